@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -91,6 +92,20 @@ def test_ignored_script_is_refused(folder: Path) -> None:
     (folder / ".gitignore").write_text("main.py\n")
     with pytest.raises(SpecError, match=r"main.py is not packed: .gitignore, line 1"):
         pack(folder)
+
+
+def test_file_of_an_odd_name_is_left_out_and_named(folder: Path) -> None:
+    (folder / os.fsdecode(b"caf\xe9.py")).touch()
+    (folder / "new\nline").mkdir()
+    (folder / "new\nline" / "file").touch()
+    tree, lines = pack(folder)
+    assert tree.files == 2 and packed_paths(tree) == {"main.py"}
+    expected = (
+        r"warning: not packed, for its name: caf\xe9.py (it is not UTF-8), new\nline/ (it holds control"
+    )
+    assert lines[0].startswith(expected)
+    with pytest.raises(SpecError, match="cannot be packed: it is not UTF-8"):
+        pack(folder, os.fsdecode(b"caf\xe9.py"))
 
 
 def test_missing_file_of_a_failed_run_is_explained(folder: Path) -> None:

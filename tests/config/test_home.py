@@ -28,6 +28,16 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
+@pytest.mark.parametrize("data", ["hop_x\r\n".encode("utf-16"), b"\xef\xbb\xbfhop_x", b"hop_x\n"])
+def test_token_file_of_another_encoding_is_read(tmp_path: Path, data: bytes) -> None:
+    home = Home(tmp_path)
+    home.token_file.write_bytes(data)
+    assert home.read_token() == "hop_x"
+    home.token_file.write_bytes(b"hop_\xff")
+    with pytest.raises(SpecError, match="token: line 1: not UTF-8"):
+        home.read_token()
+
+
 @pytest.mark.usefixtures("umask")
 def test_folders_and_files_are_private_for_any_umask(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "a" / "b")

@@ -330,6 +330,13 @@ def test_broken_folder_does_not_block_other_folders(
     broken = home.offline / "0broken"
     broken.mkdir()
     (broken / "run.json").write_text("{")
+    odd = home.offline / "1odd"
+    odd.mkdir()
+    record = {"id": "1odd", "started_at": "2026-01-01T00:00:00Z", "argv": [], "datasets": [{}]}
+    (odd / "run.json").write_text(json.dumps(record))
+    recorded = json.loads((recorded_run / "run.json").read_bytes())
+    recorded["argv"].append("a\udcff")  # as Python has an argument of the byte 0xff
+    (recorded_run / "run.json").write_text(json.dumps(recorded))
     try:
         done = hop(home, "sync", "--json")
         assert done.returncode == 1
@@ -339,10 +346,14 @@ def test_broken_folder_does_not_block_other_folders(
             and "damaged" in rows["0broken"]["error"]
             and rows[recorded_run.name]["state"] == "sent"
         )
+        assert "1odd is damaged: KeyError: 'name'" in rows["1odd"]["error"]
+        run = client.get(f"/runs/{recorded_run.name}")
+        assert run["spec"]["roles"][0]["command"][-1] == "a\\xff"
         with pytest.raises(IntegrityError):
             sync_folder(broken, client)
     finally:
         shutil.rmtree(broken)
+        shutil.rmtree(odd)
     with pytest.raises(NotFound, match="holds no run"):
         sync_folder(tmp_path, client)
 

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import hopyard.errors as errors
 from hopyard.api_client.http11 import HttpConnection, HttpResponse, ServerClosedConnection
+from hopyard.domain.text_decoding import escape_bytes
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerFault, ServerUnavailable
 
 API = "/api/v1"
@@ -363,8 +364,12 @@ class HttpClient:
 
 def _encoding_error(error: UnicodeEncodeError) -> errors.SpecError:
     """Returns the error for a text from a command line or a file name that is not UTF-8."""
-    near = error.object[max(0, error.start - 40) : error.end + 20]
-    return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it again in UTF-8",))
+    before, after = error.object[: error.start], error.object[error.start :]
+    word = before.rpartition('"')[2] + after.partition('"')[0]  # of JSON; else the whole address
+    return errors.SpecError(
+        f"`{escape_bytes(word)}` is not UTF-8, and the server stores UTF-8 only",
+        hints=("type it again in UTF-8; rename a file of this name",),
+    )
 
 
 def _retry_after_s(raw: HttpResponse) -> float | None:

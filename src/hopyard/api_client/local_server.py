@@ -70,7 +70,11 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
         return read_run_access(replica).client()
     home = home or Home.default()
     home.check()
-    url, token, login = _url_from_environment(), os.environ.get(TOKEN_VARIABLE), read_login(home)
+    url, token, login = (
+        _url_from_environment(),
+        _clean_token(os.environ.get(TOKEN_VARIABLE)),
+        read_login(home),
+    )
     if url and not token:
         if login is not None and login[0] == url.rstrip("/"):
             token = login[1]
@@ -137,6 +141,11 @@ def _url_from_environment() -> str | None:
     return None if is_own_server else os.environ.get(URL_VARIABLE)
 
 
+def _clean_token(token: str | None) -> str:
+    """Returns a token without the line feed and the byte order mark of the file that it was copied from."""
+    return (token or "").strip().strip("\ufeff").strip()
+
+
 def _is_home_server(home: Home, url: str) -> bool:
     """Returns whether the address is that of the home's own server, which is then found as without it."""
     embedded = home.read_server()
@@ -161,7 +170,7 @@ def read_login(home: Home) -> tuple[str, str] | None:
         raise SpecError(f"{home.login_file} cannot be read: {error.strerror}", hints=(hint,)) from error
     try:
         login = json.loads(data)
-        return str(login["url"]).rstrip("/"), str(login["token"])
+        return str(login["url"]).strip().rstrip("/"), _clean_token(str(login["token"]))
     except (ValueError, KeyError, TypeError) as error:
         hint = 'write it as {"url": "…", "token": "…"}, or remove it to use the embedded server'
         raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from error

@@ -99,7 +99,8 @@ def _print_result(folder: Path, outcome: SyncResult | HopyardError, *, is_runnin
     elif is_running:
         console.print_message(f"{folder.name}: its script still runs, or another `hop sync` sends it")
     else:
-        console.print_message(f"error: {outcome.message}")
+        place = "" if folder.name in outcome.message else f"{folder.name}: "
+        console.print_message(f"error: {place}{outcome.message}")
         for hint in outcome.hints:
             console.print_message(f"hint: {hint}")
 

@@ -93,9 +93,9 @@ def _script_block(source: str) -> str | None:
 def project_requires_python(folder: Path) -> str:
     """Returns `requires-python` of the project in a folder, "" without one."""
     try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text()).get("project", {})
+        project = tomllib.loads(_read_text(folder / "pyproject.toml")).get("project", {})
         return str(project.get("requires-python", ""))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, SpecError):
         return ""
 
 
@@ -162,8 +162,8 @@ def _project_sources(folder: Path, root: Path) -> dict[str, str]:
     if not place.is_relative_to(top):
         return {}
     try:
-        name = str(tomllib.loads((place / "pyproject.toml").read_text())["project"]["name"])
-    except (OSError, ValueError, KeyError, TypeError):
+        name = str(tomllib.loads(_read_text(place / "pyproject.toml"))["project"]["name"])
+    except (OSError, ValueError, KeyError, TypeError, SpecError):
         name = place.name
     return {name: os.path.relpath(place, top)}
 
@@ -262,6 +262,10 @@ def _read_conda(file: Path) -> EnvironmentFile:
             ),
         )
     return EnvironmentFile("".join(f"{line}\n" for line in lines), python)
+
+
+def _read_text(file: Path) -> str:
+    return decode_text(file.read_bytes(), str(file))
 
 
 def _parse_toml(text: str, name: str) -> dict[str, Any]:

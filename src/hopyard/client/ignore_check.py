@@ -11,6 +11,8 @@ from pathlib import Path
 from hopyard.datasets.folder_scan import IgnoredEntry, scan_folder
 from hopyard.datasets.ignore_rules import CODE_RULES
 from hopyard.domain.byte_text import format_bytes
+from hopyard.domain.text import escape
+from hopyard.domain.text_decoding import escape_bytes
 from hopyard.errors import SpecError
 
 _MIN_NOTICE_BYTES = 1024 * 1024
@@ -34,6 +36,10 @@ def check_scripts(root: Path, left_out: Sequence[IgnoredEntry], commands: Iterab
         if not word.endswith((".py", ".sh")) or not (root / word).is_file():
             continue
         entry = find_left_out(left_out, os.path.normpath(word))
+        if entry is not None and entry.has_odd_name:
+            raise SpecError(
+                f"`{escape(escape_bytes(word))}` cannot be packed: {entry.reason}", hints=("rename it",)
+            )
         if entry is not None:
             raise SpecError(
                 f"{word} is not packed: {entry.reason} leaves out `{entry.path}`",
@@ -45,6 +51,12 @@ def left_out_notices(
     root: Path, left_out: Sequence[IgnoredEntry], commands: Iterable[Sequence[str]]
 ) -> Iterator[str]:
     """Yields a notice for paths that a script or an argument names, and one for large files and folders."""
+    odd_names = [entry for entry in left_out if entry.has_odd_name]
+    if odd_names:
+        texts = [f"{escape(escape_bytes(entry.path))} ({entry.reason})" for entry in odd_names[:_MAX_NAMED]]
+        more = f" and {len(odd_names) - _MAX_NAMED} more" if len(odd_names) > _MAX_NAMED else ""
+        yield f"warning: not packed, for its name: {', '.join(texts)}{more}"
+    left_out = [entry for entry in left_out if not entry.has_odd_name]
     if not left_out:
         return
     named = _named_paths(root, left_out, commands)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopyard.domain.text_decoding import decode_text
 from hopyard.errors import SpecError
 from hopyard.private_files import (
     GROUP_AND_OTHERS_BITS,
@@ -289,10 +290,14 @@ class Home:
             return "an unknown time"
 
     def read_token(self) -> str | None:
+        """Returns the token of the home's own server, None without one.
+
+        Raises SpecError for a file that is no text."""
         try:
-            return self.token_file.read_text().strip() or None
+            data = self.token_file.read_bytes()
         except OSError:
             return None
+        return decode_text(data, str(self.token_file)).strip() or None
 
 
 def check_owner(path: Path, uid: int) -> None:

@@ -157,6 +157,14 @@ def _read_texts(section: YamlSection, *, variable: bool) -> dict[str, str]:
             lambda k=key: check_variable(k, what="env") if variable else check_key(k, what="tags"),  # type: ignore[misc]
         )
         source = section.source(key)
+        if value is None:
+            raise section.error(
+                key,
+                "it has no value",
+                f'write `{key}: ""` for an empty text'
+                + (f', `{key}: "{source}"` for the word' if source else ""),
+                "remove the line where a run needs nothing",
+            )
         if source is None and (isinstance(value, bool) or not isinstance(value, (str, int))):
             raise section.error(key, f"{section.given(key)} is not a text", section.text_hint(key))
         texts[key] = str(value) if source is None else source  # as typed: 0755, 12:30, yes

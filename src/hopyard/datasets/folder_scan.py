@@ -29,14 +29,16 @@ _MAX_LEFT_OUT = 10_000
 
 
 class IgnoredEntry(NamedTuple):
-    """A file or folder that an ignore file excludes.
+    """A file or folder that is not packed.
 
     path: of a folder, it ends with `/`. reason: the ignore file and its line. size_bytes: 0 for a folder.
+    has_odd_name: left out for its name, which no manifest holds.
     """
 
     path: str
     reason: str
     size_bytes: int
+    has_odd_name: bool = False
 
 
 class FolderScan(NamedTuple):
@@ -59,6 +61,7 @@ def scan_folder(
 
     Raises SpecError for an entry that cannot be packed. These are a link that leads out of the tree, a device
     or socket, an unreadable folder, a missing path, and a name that is not UTF-8 or holds control characters.
+    Of code, such a name is left out instead.
     """
     try:
         top = os.stat(root)
@@ -140,9 +143,17 @@ def _scan_subfolder(
                 if reason and len(left_out) < _MAX_LEFT_OUT:
                     left_out.append(_ignored_entry(entry, path, reason, is_folder=is_folder))
                 continue
-            has_entries = True
             if rules.ignore_nothing or not (name.isascii() and name.isprintable() and "\\" not in name):
-                _check_name(path)
+                try:
+                    _check_name(path)
+                except SpecError:
+                    if not rules.only_files:
+                        raise
+                    if len(left_out) < _MAX_LEFT_OUT:
+                        odd = _ignored_entry(entry, path, _name_problem(path), is_folder=is_folder)
+                        left_out.append(odd._replace(has_odd_name=True))
+                    continue
+            has_entries = True
             if is_folder:
                 pending.append((path + "/", f"{folder}/{name}", ignored.enter_entry(path + "/", name)))
             elif entry.is_symlink():

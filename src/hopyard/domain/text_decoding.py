@@ -16,6 +16,14 @@ _MARKS = (
 )
 
 
+def escape_bytes(text: str) -> str:
+    """Returns a word of a command line or a file name with `\\xff` for each byte that is not UTF-8."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a pair of UTF-16
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
 def decode_text(data: bytes, name: str) -> str:
     """Returns the text without its byte order mark. Raises SpecError with the file `name` and the line of a
     byte that its encoding does not allow."""

@@ -20,6 +20,7 @@ from hopyard.api_client.client import Client
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.ids import slug
 from hopyard.domain.stream_limits import StreamLimits
+from hopyard.domain.text_decoding import escape_bytes
 from hopyard.errors import Conflict, HopyardError, IntegrityError, NotFound, SpecError
 from hopyard.file_locks import is_locked, try_lock
 from hopyard.private_files import write_atomically
@@ -159,11 +160,11 @@ def _spec(metadata: Mapping[str, Any]) -> api.SpecIn:
     git = metadata.get("git")
     return {
         "project": slug(str(metadata.get("project", "")), fallback="offline"),
-        "roles": [{"command": [str(argument) for argument in metadata["argv"]] or ["python"]}],
+        "roles": [{"command": [escape_bytes(str(argument)) for argument in metadata["argv"]] or ["python"]}],
         "git": cast("api.GitIn", git) if isinstance(git, dict) and git.get("commit") else None,
         "datasets": [{"name": d["name"], "version": d["version"]} for d in metadata.get("datasets") or ()],
         "environment": {
-            "interpreter": str(metadata.get("interpreter") or ""),
+            "interpreter": escape_bytes(str(metadata.get("interpreter") or "")),
             "python": str(metadata.get("python") or ""),
         },
     }
@@ -283,3 +284,5 @@ def sync_folders(
             yield folder, error
         except OSError as error:
             yield folder, HopyardError(f"{folder}: {error.strerror or error}")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            yield folder, IntegrityError(f"{folder} is damaged: {type(error).__name__}: {error}")
