@@ -20,6 +20,7 @@ VALUES = {"lr": "0.1", "model.dim": "8", "dataset:mnist": "/data/m"}
         ("{dataset:mnist}/train", "/data/m/train"),
         ("echo ${lr} ${HOME}", "echo 0.1 ${HOME}"),
         ("{{lr}}", "{lr}"),
+        ("{{dataset:mnist}} is {dataset:mnist}", "{dataset:mnist} is /data/m"),
         ("f'{{x}} {y}'", "f'{{x}} {y}'"),
         ('{"lr": 1}', '{"lr": 1}'),
         ("awk '{print $1}'", "awk '{print $1}'"),

@@ -50,8 +50,11 @@ def test_commands_and_variables_name_datasets() -> None:
     text = "--data={dataset:mnist} ${dataset:a-b.c} {dataset:other} {dataset:>10} ${dataset:-x}"
     filled = fill_dataset_paths(text, {"mnist": "/m", "a-b.c": "/abc"})
     assert filled == "--data=/m /abc {dataset:other} {dataset:>10} ${dataset:-x}"
+    escaped = "{{dataset:mnist}} is {dataset:mnist}, {{dataset:no}} {{lr}}"
+    assert fill_dataset_paths(escaped, {"mnist": "/m"}) == "{dataset:mnist} is /m, {dataset:no} {{lr}}"
     assert dataset_variable("mnist-tv.2") == "HOPYARD_DATASET_MNIST_TV_2"
     spec = RunSpec("p", (RoleSpec(("python", "{dataset:mnist}")),), datasets=(DatasetRef("mnist"),))
     check_dataset_names(spec)
+    check_dataset_names(RunSpec("p", (RoleSpec(("python", "{{dataset:no}}")),)))
     with pytest.raises(SpecError, match="is not a dataset of the run"):
         check_dataset_names(RunSpec("p", (RoleSpec(("python", "{dataset:mnits}")),)))

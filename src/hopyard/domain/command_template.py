@@ -54,7 +54,8 @@ def _fill_word(word: str, values: Mapping[str, str]) -> str:
     def replacement(match: re.Match[str]) -> str:
         escaped, name = match[1], match[2]
         if escaped:
-            return f"{{{escaped}}}" if is_plain or escaped in values else match[0]
+            is_name = is_plain or escaped in values or escaped.startswith(DATASET_PREFIX)
+            return f"{{{escaped}}}" if is_name else match[0]
         return values.get(name, match[0])
 
     return _PLACEHOLDER.sub(replacement, word)

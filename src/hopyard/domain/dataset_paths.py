@@ -17,7 +17,8 @@ _SYSTEM_FOLDERS = (
     "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/boot", "/run",
 )  # fmt: skip
 _OPEN_FOLDERS = ("/dev/shm", "/run/media", "/run/user")  # they hold files of users
-_REFERENCE = re.compile(r"\$?\{dataset:([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
+_REFERENCE = re.compile(rf"\{{(\{{dataset:{_NAME}\}})\}}|\$?\{{dataset:({_NAME})\}}")
 # names of files of the replica beside the working folder
 _RESERVED_NAMES = frozenset(
     {
@@ -106,12 +107,13 @@ def check_dataset_names(spec: RunSpec) -> None:
 
 
 def _references(text: str) -> Iterator[str]:
-    return (reference[1] for reference in _REFERENCE.finditer(text))
+    return (name for _, name in _REFERENCE.findall(text) if name)
 
 
 def fill_dataset_paths(text: str, folders: Mapping[str, object]) -> str:
-    """Returns the text with the folder of each dataset in place of `{dataset:NAME}`."""
-    return _REFERENCE.sub(lambda found: str(folders.get(found[1], found[0])), text)
+    """Returns the text with the folder of each dataset in place of `{dataset:NAME}`. `{{dataset:NAME}}` is
+    the text `{dataset:NAME}`, as in a command."""
+    return _REFERENCE.sub(lambda found: found[1] or str(folders.get(found[2], found[0])), text)
 
 
 def dataset_variable(name: str) -> str:

@@ -125,9 +125,7 @@ def fill_command(
     form = form or ParamFormat()
     values = {name: format_param(value, form.style) for name, value in params.items()}
     named = [name for name in placeholder_names(words) if name in params]
-    filled = _fill(words, values, form)
-    if extra:
-        filled = fill_template(filled, extra)
+    filled = _fill(words, {**(extra or {}), **values}, form)
     others = {name: value for name, value in params.items() if name not in named}
     if form.script and form.script not in words:
         others = {}

@@ -15,7 +15,6 @@ from hopyard.config.home import Home
 from hopyard.config.units import format_bytes
 from hopyard.datasets.output_files import scan_stamps
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.dataset_paths import fill_dataset_paths
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import run_variables, visible_variables
@@ -216,10 +215,10 @@ class Replica:
         )
         if spec.launch.rank == 0:
             self._record_machine_env()
-        command = user_command(spec.launch)
+        command = user_command(spec.launch, prepared.datasets)
         env |= param_variables(spec.launch, command)
         write_param_file(spec.launch, folder.work)
-        argv = [fill_dataset_paths(word, prepared.datasets) for word in command.words]
+        argv = list(command.words)
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
         view = home_view(spec, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.command_template import DATASET_PREFIX
+from hopyard.domain.dataset_paths import fill_dataset_paths
 from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.param_format import (
     SHELL_SOURCE,
@@ -31,9 +34,14 @@ _MAX_READS_BYTES = 4 * 1024 * 1024
 _PARSER, _PYTHON, _COPY = "parser", "python", "copy"
 
 
-def user_command(launch: ReplicaLaunch) -> FilledCommand:
-    """Returns the command as it runs, with the parameters filled in."""
-    filled = fill_command(launch.command, launch.params, launch.param_format)
+def user_command(launch: ReplicaLaunch, datasets: Mapping[str, Path]) -> FilledCommand:
+    """Returns the command as it runs, with the parameters and the folders of datasets filled in."""
+    folders = {f"{DATASET_PREFIX}{name}": str(folder) for name, folder in datasets.items()}
+    params = {
+        name: fill_dataset_paths(value, datasets) if isinstance(value, str) else value
+        for name, value in launch.params.items()
+    }
+    filled = fill_command(launch.command, params, launch.param_format, extra=folders)
     if launch.env and filled.variables:  # the user's own `--env` counts more
         variables = {name: text for name, text in filled.variables.items() if name not in launch.env}
         return replace(filled, variables=variables)
