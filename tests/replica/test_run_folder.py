@@ -22,6 +22,7 @@ from hopyard.domain.run import DatasetRef
 from hopyard.errors import ServerUnavailable, SpecError
 from hopyard.replica import run_folder
 from hopyard.replica.gang_folder import GangFolder
+from hopyard.replica.replica_dir import acquire_lock
 from hopyard.replica.run_folder import RunFolder
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
@@ -165,6 +166,18 @@ def test_files_are_kept_although_the_server_was_away(tmp_path: Path, monkeypatch
     last.load_record()
     assert last.finish(is_killed=True) == ""
     assert server.trees[1:] == [["run/best.json", "run/log.txt"]]
+
+
+def test_replica_that_never_starts_keeps_nothing_from_being_stored(tmp_path: Path) -> None:
+    first, second = (_open_run_folder(tmp_path, UnreliableServer(), rank, []).gang for rank in (0, 1))
+    for rank in (0, 1):
+        (tmp_path / str(rank)).mkdir()
+    lock = acquire_lock(tmp_path / "1")
+    assert lock is not None
+    assert not first.mark_ended(), "the second one stores what they share"
+    os.close(lock)
+    assert first.mark_ended(), "its program is dead"
+    assert second.mark_ended(), "it was adopted"
 
 
 def test_replicas_on_a_node_share_a_working_folder(run_scenario: RunScenario, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.domain.replica import ReplicaSpec
+from hopyard.domain.replica import LOCK_FILE, ReplicaSpec
+from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, open_file
 
 _ENDED_DIR, _LOCK_FILE = "ended", "folders.lock"
@@ -57,9 +58,18 @@ class GangFolder:
 
     def mark_ended(self) -> bool:
         """Records the end of this replica's process. Returns whether all replicas on this node have ended.
-        The last one stores what they share."""
+        The last one stores what they share.
+
+        A replica without a live program counts as ended. It may have failed before it started, so that no
+        later one would store anything. If it is adopted, it stores what has changed until then.
+        """
         with suppress(OSError):  # on a full disk each replica counts as the last one
             folder = make_folder(self.root / _ENDED_DIR, private_parent=self.root)
-            os.close(open_file(folder / str(self.spec.node.local_rank), os.O_WRONLY | os.O_CREAT))
-            return len(os.listdir(folder)) >= self.spec.node.local_world_size
+            own = str(self.spec.launch.rank)
+            os.close(open_file(folder / own, os.O_WRONLY | os.O_CREAT))
+            ended = {own, *os.listdir(folder)}
+            ranks = {entry.name for entry in os.scandir(self.root) if entry.name.isdecimal()}
+            return not any(
+                is_locked(f"{rank}/{LOCK_FILE}", parent_folder=self.root) for rank in ranks - ended
+            )
         return True
