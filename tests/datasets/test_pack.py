@@ -181,6 +181,9 @@ def test_inner_links_are_retained_and_outer_links_refused(tmp_path: Path) -> Non
         with pytest.raises(SpecError, match="`b/out` leads out") as error:
             pack_tree(root)
         assert ".hopignore" in error.value.hints[0]
+        code = pack_tree(root, rules=CODE_RULES)
+        assert code.outside_links == (("b/out", os.path.normpath(root / "b" / target)),)
+        assert {link.path for link in Manifest.decode(code.encoded).links} == set(links)
 
 
 def test_code_skips_pipes_and_sockets_like_git(tmp_path: Path) -> None:

@@ -332,11 +332,13 @@ class Environment(TypedDict):
     that resolves them records it, so that a fork gets the same environment. editable: the sources of
     packages that are installed editable, by name. A path relative to the code is imported from the packed
     code. An absolute path, with `@` and the commit if known, is outside of it. folder: the packed folder
-    on the submitter's machine, "" if no package needs it."""
+    on the submitter's machine, "" if no package needs it. links: the absolute target of each link of the
+    code that leads out of it, by path; the code does not hold them."""
 
     editable: NotRequired[dict[str, str]]
     folder: NotRequired[str]
     interpreter: NotRequired[str]
+    links: NotRequired[dict[str, str]]
     lock: NotRequired[str | None]
     packages: NotRequired[dict[str, str]]
     python: NotRequired[str]
@@ -347,6 +349,7 @@ class EnvironmentIn(TypedDict):
     editable: NotRequired[Mapping[str, str]]
     folder: NotRequired[str]
     interpreter: NotRequired[str]
+    links: NotRequired[Mapping[str, str]]
     lock: NotRequired[str | None]
     packages: NotRequired[Mapping[str, str]]
     python: NotRequired[str]

@@ -123,6 +123,7 @@ def _comparable_fields(run: api.RunOut) -> dict[str, dict[str, Any]]:
             "requirements": environment.get("requirements"),
             "lock": environment.get("lock"),
             **{f"editable {name}": source for name, source in (environment.get("editable") or {}).items()},
+            **{f"link {path}": target for path, target in (environment.get("links") or {}).items()},
             **{f"env {key}": value for key, value in (spec.get("env") or {}).items()},
             **{f"machine env {key}": value for key, value in (run.get("machine_env") or {}).items()},
             "secrets": ", ".join(spec.get("secrets") or ()) or None,

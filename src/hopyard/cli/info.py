@@ -255,6 +255,8 @@ def _code_text(spec: api.RunSpec) -> Iterator[tuple[str, str]]:
     packages = environment.get("packages") or {}
     if packages:
         yield "packages", f"{len(packages)}; `--json` lists them"
+    for path, target in (environment.get("links") or {}).items():
+        yield "link", f"{path} -> {target}"
     for name, source in (environment.get("editable") or {}).items():
         place = source if source.startswith("/") else f"the packed code, {source}"
         yield "editable", f"{name} from {place}"

@@ -11,6 +11,7 @@ from hopyard.api_client.client import Client
 from hopyard.client.build_environment import interpreter_environment
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
 from hopyard.client.git_state import GitProbe
+from hopyard.client.outside_links import kept_links
 from hopyard.client.pack_code import pack_code
 from hopyard.client.submit import check_settings_files, git_json, send_with_blobs
 
@@ -35,9 +36,11 @@ def fork_run(
     installed by now, and records it; a difference to `source` is notified. An environment of requirements is
     built again as it was.
     """
+    recorded = source["spec"].get("environment") or cast("api.EnvironmentIn", {})
     environment = _current_environment(source, code, notify)
     if environment is not None:
         changes["environment"] = environment
+        environment["links"] = recorded.get("links") or {}
     if code is None:
         return client, client.fork_run(source["id"], changes, plan=1)
     extras: dict[str, bytes] = {}
@@ -45,6 +48,10 @@ def fork_run(
     try:
         commands = [role["command"] for role in source["spec"]["roles"]]
         tree = pack_code(code, probe, commands, notify=notify, on_progress=on_progress)
+        places = [ref.get("path") or "" for ref in source["spec"].get("datasets") or ()]
+        links = kept_links(tree, places, notify)
+        if links != (recorded.get("links") or {}):
+            changes["environment"] = {**(environment or recorded), "links": links}
         check_settings_files(tree)
         changes["code"], changes["git"] = tree.digest, git_json(probe, extras)
     finally:

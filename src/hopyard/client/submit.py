@@ -19,6 +19,7 @@ from hopyard.client.feedback import (
     print_notice,
 )
 from hopyard.client.git_state import GitProbe
+from hopyard.client.outside_links import kept_links
 from hopyard.client.pack_code import pack_code
 from hopyard.config.run_request import RunRequest
 from hopyard.domain.ids import new_run_id
@@ -64,6 +65,8 @@ def submit_run(
         environment = build_environment(request, folder, interpreter, extras, notify)
         commands = [role.command for role in request.roles]
         tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress)
+        if links := kept_links(tree, [dataset.path for dataset in request.datasets], notify):
+            environment["links"] = links
         check_settings_files(tree)
         _notify_of_replaced_folders(request, folder, notify)
         client = connect()

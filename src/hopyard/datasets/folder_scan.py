@@ -49,6 +49,7 @@ class FolderScan(NamedTuple):
     folders: list[str]  # empty ones
     homes: list[str]  # excluded homes of Hopyard, and parts of them; "." is the root itself
     left_out: list[IgnoredEntry]  # what ignore files exclude, at most `_MAX_LEFT_OUT` entries
+    outside_links: list[tuple[str, str]]  # of code: links that lead out of the tree, with absolute targets
 
 
 def scan_folder(
@@ -59,9 +60,9 @@ def scan_folder(
     excluded: a folder to skip with its content. Homes of Hopyard are always skipped, because they hold tokens
     and keys. tracked: files that git tracks although its ignore files name them.
 
-    Raises SpecError for an entry that cannot be packed. These are a link that leads out of the tree, a device
-    or socket, an unreadable folder, a missing path, and a name that is not UTF-8 or holds control characters.
-    Of code, such a name is left out instead.
+    Raises SpecError for an entry that cannot be packed. These are a link of data that leads out of the tree,
+    a device or socket, an unreadable folder, a missing path, and a name that is not UTF-8 or holds control
+    characters. Of code, such a name is left out instead.
     """
     try:
         top = os.stat(root)
@@ -76,10 +77,10 @@ def scan_folder(
                 f"`{root}` belongs to a home of Hopyard, which holds tokens and keys",
                 hints=("choose another file: files of a home cannot be packed",),
             )
-        return FolderScan([_scanned_file(_check_name(root.name), top)], [], [], [], [])
+        return FolderScan([_scanned_file(_check_name(root.name), top)], [], [], [], [], [])
     if not stat.S_ISDIR(top.st_mode):
         raise SpecError(f"`{root}` is neither a file nor a folder")
-    scan = FolderScan([], [], [], [], [])
+    scan = FolderScan([], [], [], [], [], [])
     excluded_prefix, real_root = _relative_exclusion(root, excluded), os.path.realpath(root)
     pending = [("", str(root), IgnoreStack.at_root(rules, root, tracked))]
     while pending:
@@ -89,6 +90,7 @@ def scan_folder(
     scan.links.sort()
     scan.folders.sort()
     scan.homes.sort()
+    scan.outside_links.sort()
     return scan
 
 
@@ -111,7 +113,7 @@ def _scan_subfolder(
     scan: FolderScan,
     pending: list[tuple[str, str, IgnoreStack]],
 ) -> None:
-    files, links, folders, homes, left_out = scan
+    files, links, folders, homes, left_out, outside_links = scan
     has_entries = False
     try:
         entries = _entries(top, prefix, folder)
@@ -153,14 +155,21 @@ def _scan_subfolder(
                         odd = _ignored_entry(entry, path, _name_problem(path), is_folder=is_folder)
                         left_out.append(odd._replace(has_odd_name=True))
                     continue
-            has_entries = True
+            had_entries, has_entries = has_entries, True
             if is_folder:
                 pending.append((path + "/", f"{folder}/{name}", ignored.enter_entry(path + "/", name)))
             elif entry.is_symlink():
                 if not rules.ignore_nothing and is_sdk_link(f"{folder}/{name}"):
                     homes.append(path)
                     continue
-                links.append((path, _link_target(root, path, f"{folder}/{name}")))
+                target, is_inside = _link_target(root, path, f"{folder}/{name}")
+                if is_inside:
+                    links.append((path, target))
+                elif rules.only_files:
+                    outside_links.append((path, target))
+                    has_entries = had_entries
+                else:
+                    raise _outside_error(path, target)
             else:
                 file_stat = entry.stat(follow_symlinks=False)
                 if not stat.S_ISREG(file_stat.st_mode):
@@ -274,24 +283,25 @@ def _name_problem(path: str) -> str:
     )
 
 
-def _link_target(root: Path, path: str, full: str) -> str:
-    """Returns the target of a link as the manifest stores it: inside the tree, with `..` only at its
-    start."""
+def _link_target(root: Path, path: str, full: str) -> tuple[str, bool]:
+    """Returns the target of a link, and whether it is inside the tree. Inside, it is as the manifest stores
+    it, with `..` only at its start. Outside, it is absolute."""
     target = os.readlink(full)
-    if not link_stays_inside(path, target):
-        real_target, real_root = os.path.realpath(full), os.path.realpath(root)
-        if os.path.commonpath((real_target, real_root)) != real_root:
-            raise SpecError(
-                f"the link `{path}` leads out of the folder, to `{target}`",
-                hints=(
-                    f"for data: `hop dataset push NAME {target}`, add `{path}` to `.hopignore`, and put the "
-                    f"dataset there with `-d NAME={path}`",
-                    "for code: copy its target into the folder",
-                ),
-            )
-        # The link leaves and re-enters the tree on this machine only: store its real target instead.
-        target = os.path.relpath(real_target, os.path.realpath(os.path.dirname(full)))
-    return target
+    if link_stays_inside(path, target):
+        return target, True
+    real_target, real_root = os.path.realpath(full), os.path.realpath(root)
+    folder = os.path.realpath(os.path.dirname(full))
+    if os.path.commonpath((real_target, real_root)) != real_root:
+        return os.path.normpath(os.path.join(folder, target)), False
+    # The link leaves and re-enters the tree on this machine only: store its real target instead.
+    return os.path.relpath(real_target, folder), True
+
+
+def _outside_error(path: str, target: str) -> SpecError:
+    return SpecError(
+        f"the link `{path}` leads out of the folder, to `{target}`",
+        hints=("copy its target into the folder, or add the link to `.hopignore`",),
+    )
 
 
 def _kind(mode: int) -> str:

@@ -106,6 +106,7 @@ def _packed_tree(
         single=not root.is_dir(),
         homes=scan.homes,
         left_out=scan.left_out,
+        outside_links=scan.outside_links,
     )
 
 

@@ -28,8 +28,9 @@ class PackedTree:
     """The result of `pack_tree`.
 
     digest: of the manifest. size_bytes, files: of the tree. homes: the excluded homes of Hopyard below it,
-    and parts of them. left_out: what ignore files exclude. The bytes of the manifest are produced on demand:
-    a push of an unchanged tree needs only its digest.
+    and parts of them. left_out: what ignore files exclude. outside_links: links of code that lead out of the
+    tree, with absolute targets; the manifest does not hold them. The bytes of the manifest are produced on
+    demand: a push of an unchanged tree needs only its digest.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class PackedTree:
         single: bool,
         homes: Sequence[str] = (),
         left_out: Sequence[IgnoredEntry] = (),
+        outside_links: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.root, self.digest, self.size_bytes, self.files, self.homes = (
             root,
@@ -52,7 +54,7 @@ class PackedTree:
             files,
             tuple(homes),
         )
-        self.left_out = tuple(left_out)
+        self.left_out, self.outside_links = tuple(left_out), tuple(outside_links)
         self._encode, self._invalidate_cache, self._single = encode, invalidate_cache, single
 
     @cached_property

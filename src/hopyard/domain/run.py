@@ -123,7 +123,8 @@ class Environment:
     the resolved, pinned requirements. The first replica that resolves them records it, so that a fork gets
     the same environment. editable: the sources of packages that are installed editable, by name. A path
     relative to the code is imported from the packed code. An absolute path, with `@` and the commit if known,
-    is outside of it. folder: the packed folder on the submitter's machine, "" if no package needs it.
+    is outside of it. folder: the packed folder on the submitter's machine, "" if no package needs it. links:
+    the absolute target of each link of the code that leads out of it, by path; the code does not hold them.
     """
 
     interpreter: str = ""
@@ -133,6 +134,7 @@ class Environment:
     packages: Mapping[str, str] = field(default_factory=dict)  # for `hop diff`, if known
     editable: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ class Replica:
             None if has_own_work or launch.study is not None else folder.work,
             self._server,
             self._is_stopping,
-            folder.record_note,
+            self._unstored.queue_message,
             lambda: self._outputs.find_changed().files,
         )
         self._outputs = OutputUploader(folder, spec, self._server, self._unstored, self._is_stopping)

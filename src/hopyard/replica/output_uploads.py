@@ -123,7 +123,8 @@ class OutputUploader:
         """Returns the files of the run's folder that are new or differ from its code."""
         work, code = self.folder.work, self.spec.launch.code
         changed = changed_since(work, self.initial_stamps)
-        places = {ref.path for ref in self.spec.launch.datasets}
+        launch = self.spec.launch
+        places = {*(ref.path for ref in launch.datasets), *launch.environment.links}
         changed.links = [path for path in changed.links if path not in places]
         if not (changed.files or changed.links or changed.unstored) or code is None:
             return changed

@@ -24,6 +24,7 @@ from hopyard.replica import preflight
 from hopyard.replica.dataset_mounts import DatasetMounts
 from hopyard.replica.errors import NodeFault, PrepareFailed, prepare_error
 from hopyard.replica.mount_namespace import MountView
+from hopyard.replica.outside_links import place_links
 from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.python_environment import Environments, PythonInterpreter, locked_packages
 from hopyard.replica.replica_dir import ReplicaDir
@@ -107,6 +108,7 @@ class RunPreparation:
             self.folder.restore.unlink(missing_ok=True)
             self.folder.restore.symlink_to(tree)
         with self.run_folder.gang.locked():  # replicas that share a folder place the same links
+            self._place_links()
             mounts = DatasetMounts(self.spec, self.folder.work, self.stack).place(datasets)
         interpreter = self._interpreter()
         elapsed_s = time.monotonic() - started_at
@@ -129,6 +131,13 @@ class RunPreparation:
             else:
                 self._restore_run_folder(cache, launch.run_folder)
             run_folder.gang.mark_ready()
+
+    def _place_links(self) -> None:
+        launch = self.spec.launch
+        places = {ref.path for ref in launch.datasets}
+        links = {path: target for path, target in launch.environment.links.items() if path not in places}
+        note = log if self.spec.node.local_rank else self.run_folder.note
+        place_links(self.folder.work, links, note)
 
     def _restore_run_folder(self, cache: TreeCache, manifest: Digest) -> None:
         tree = self.run_folder.gang.root / "restored"

@@ -15,6 +15,7 @@ from hopyard.config.schemas.study_rules import check_new_study, check_parallel
 from hopyard.config.schemas.validation_errors import explain
 from hopyard.domain.dataset_paths import check_dataset_names, check_dataset_paths
 from hopyard.domain.ids import check_label, check_name
+from hopyard.domain.path_check import check_path
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
 from hopyard.domain.text import escape
@@ -81,6 +82,8 @@ def check_spec(spec: RunSpec) -> None:
                 f"param_format.file: `{escape(str(file))}` is outside the folder of the code",
                 hints=("give a path in the folder",),
             )
+    for path in spec.environment.links:
+        check_path(path)
     _check_secrets(spec)
     if spec.study is not None:
         _check_study(spec, spec.study)

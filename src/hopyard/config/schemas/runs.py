@@ -49,6 +49,7 @@ from hopyard.domain.text import CONTROLS
 
 MAX_ROLES, MAX_DATASETS = 64, 64
 MAX_EXTRA_NAMES = 64
+LinkTarget = Annotated[str, Meta(pattern=full_match(f"/[^{CONTROLS}]*"), max_length=4096)]
 FilePattern = Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)]
 
 
@@ -118,6 +119,7 @@ class EnvironmentIn(RequestModel):
     packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
     editable: Annotated[dict[Key, LongText], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
     folder: Annotated[str, Meta(pattern=full_match(f"(/[^{CONTROLS}]*)?"), max_length=4096)] = ""
+    links: Annotated[dict[LongText, LinkTarget], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
 
 
 class ScriptOptionIn(RequestModel):
