@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 from hopyard.api_client.client import Client
 from hopyard.client.build_environment import interpreter_environment
+from hopyard.client.code_symlinks import kept_links
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
 from hopyard.client.git_state import GitProbe
-from hopyard.client.outside_links import kept_links
 from hopyard.client.pack_code import pack_code
 from hopyard.client.submit import check_settings_files, git_json, send_with_blobs
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
 from hopyard.client.build_environment import SECRET_NAME, add_blob, build_environment, reject_secrets
+from hopyard.client.code_symlinks import kept_links
 from hopyard.client.feedback import (
     Notify,
     ProgressFactory,
@@ -19,7 +20,6 @@ from hopyard.client.feedback import (
     print_notice,
 )
 from hopyard.client.git_state import GitProbe
-from hopyard.client.outside_links import kept_links
 from hopyard.client.pack_code import pack_code
 from hopyard.config.run_request import RunRequest
 from hopyard.domain.ids import new_run_id

@@ -21,10 +21,10 @@ from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.replica import preflight
+from hopyard.replica.code_symlinks import place_links
 from hopyard.replica.dataset_mounts import DatasetMounts
 from hopyard.replica.errors import NodeFault, PrepareFailed, prepare_error
 from hopyard.replica.mount_namespace import MountView
-from hopyard.replica.outside_links import place_links
 from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.python_environment import Environments, PythonInterpreter, locked_packages
 from hopyard.replica.replica_dir import ReplicaDir
