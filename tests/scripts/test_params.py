@@ -83,3 +83,9 @@ def test_unknown_and_doubled_params_are_refused(scripts: Shell) -> None:
     assert doubled.code != 0 and "the arguments after `--` set `lr`" in doubled.stderr_text
     template = scripts.hop("run", "argparse_train.py", "--", "--lr", "{lr}")
     assert template.code != 0 and "`{lr}` names no parameter" in template.stderr_text
+
+
+def test_script_with_a_parser_and_metrics_of_the_sdk_is_not_warned(scripts: Shell) -> None:
+    run = scripts.hop("run", "-p", "lr=0.5", "logging_train.py")
+    assert (run.code, run.text) == (0, "0.5\n")
+    assert "hop.params" not in run.stderr_text and "nothing has read" not in run.stderr_text

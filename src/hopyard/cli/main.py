@@ -93,7 +93,7 @@ def unknown_command(name: str) -> UsageError:
     from hopyard.config.suggest import closest_name
 
     known, near = command_hint(name), closest_name(name, _COMMAND_BY_NAME)
-    if name.endswith((".py", ".yaml", ".yml")):
+    if name.endswith((".py", ".ipynb", ".yaml", ".yml")):
         hints: tuple[str, ...] = (f"to run a script: hop run {name}",)
     elif known:
         hints = (known,)

@@ -24,6 +24,7 @@ from hopyard.config.run_request import (
 )
 from hopyard.domain.checkpoint_names import saved_file_patterns
 from hopyard.domain.ids import check_label, check_name
+from hopyard.domain.notebook import NOTEBOOK_SUFFIX, read_notebook
 from hopyard.errors import SpecError
 
 _OPTION_NAMES = {
@@ -31,6 +32,7 @@ _OPTION_NAMES = {
     "extras": "--resource",
     "private_folders": "--private-folders",
 }
+_SCRIPTS = (".py", NOTEBOOK_SUFFIX)
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -64,12 +66,18 @@ def build_request(
 
 def _with_saved_files(request: RunRequest, folder: Path) -> RunRequest:
     """Returns the request with the checkpoints that its scripts save among those that are kept."""
-    scripts = {word for role in request.roles for word in role.command if word.endswith(".py")}
+    scripts = {word for role in request.roles for word in role.command if word.endswith(_SCRIPTS)}
     names = dict.fromkeys(request.checkpoint_files)
     for script in sorted(scripts):
-        with suppress(OSError):
-            names |= dict.fromkeys(saved_file_patterns((folder / script).read_text(errors="replace")))
+        with suppress(OSError, SpecError):
+            names |= dict.fromkeys(saved_file_patterns(_source(folder / script)))
     return replace(request, checkpoint_files=tuple(names)) if names else request
+
+
+def _source(script: Path) -> str:
+    if script.name.endswith(NOTEBOOK_SUFFIX):
+        return read_notebook(script.read_bytes(), script.name).source()
+    return script.read_text(errors="replace")
 
 
 def _single_role(
@@ -135,7 +143,7 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
 
 
 def _role_command(target: str, arguments: tuple[str, ...], folder: Path, *, base: bool) -> tuple[str, ...]:
-    if target.endswith(".py"):
+    if target.endswith(_SCRIPTS):
         packed, script = _target_path(target, folder)
         return script_command(script, arguments, folder=packed)
     if target in ("python", "python3"):
@@ -155,7 +163,9 @@ def _role_command(target: str, arguments: tuple[str, ...], folder: Path, *, base
             problem, hints = f"`{target}` is not executable", [f"chmod +x {target}"]
         elif (folder / target).is_file():
             hints = [f"run a file of this folder with ./: hop run ./{target}"]
-        raise SpecError(problem, hints=(*hints, "give a Python script, a command in PATH, or a hop.yaml"))
+        raise SpecError(
+            problem, hints=(*hints, "give a Python script, a notebook, a command in PATH, or a hop.yaml")
+        )
     if "/" in target or program is None or str(Path(program).parent) in _SYSTEM_PATH or base:
         return (target, *arguments)
     # A program of the caller's own environment (torchrun in a venv): the server's PATH may not have it.
@@ -182,7 +192,7 @@ def _target_path(target: str, folder: Path) -> tuple[Path, str]:
     That is the current folder, or the script's own folder if the script is not below the current one. In `/`
     it is always the script's own folder, because every file is below `/`.
     """
-    if not target.endswith(".py"):
+    if not target.endswith(_SCRIPTS):
         return folder, target
     here, own = folder.resolve(), (folder / target).parent.resolve()
     if own == here or (own.is_relative_to(here) and here != Path("/")):

@@ -33,7 +33,7 @@ _RESULT_FOLDERS = frozenset(
 def check_scripts(root: Path, left_out: Sequence[IgnoredEntry], commands: Iterable[Sequence[str]]) -> None:
     """Raises SpecError for a script of a command that is not in the packed code."""
     for word in {word for command in commands for word in command}:
-        if not word.endswith((".py", ".sh")) or not (root / word).is_file():
+        if not word.endswith((".py", ".sh", ".ipynb")) or not (root / word).is_file():
             continue
         entry = find_left_out(left_out, os.path.normpath(word))
         if entry is not None and entry.has_odd_name:

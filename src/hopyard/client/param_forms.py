@@ -14,6 +14,7 @@ from hopyard.config.run_request import RunRequest
 from hopyard.config.script_arguments import split_arguments
 from hopyard.config.search.study_request import StudyRequest
 from hopyard.domain.command_template import check_template, placeholder_names
+from hopyard.domain.notebook import notebook_of
 from hopyard.domain.param_format import (
     SHELL_SOURCE,
     OptionKind,
@@ -21,7 +22,7 @@ from hopyard.domain.param_format import (
     ParamStyle,
     ScriptOption,
 )
-from hopyard.domain.script_analysis.analysis import analyse_script
+from hopyard.domain.script_analysis.analysis import analyse_notebook, analyse_script
 from hopyard.domain.study import DEFAULT_BUDGET_PARAM
 from hopyard.domain.suggest import close_names
 from hopyard.errors import SpecError
@@ -37,7 +38,9 @@ _STYLE_WORDS = {
     ParamStyle.ENV: "environment variables",
     ParamStyle.JSON: "one JSON argument",
     ParamStyle.FILE: "values of the file",
+    ParamStyle.NOTEBOOK: "variables",
 }
+_DECLARED = (ParamStyle.ARGS, ParamStyle.NOTEBOOK)  # the script declares its parameters
 _SHELLS = frozenset((b"sh", b"bash", b"dash", b"ksh", b"zsh"))
 _MAX_FIRST_LINE = 256
 _MAX_OPTIONS, _MAX_ALIASES = 1000, 16  # of a run that the server stores
@@ -95,7 +98,7 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     words = [word for role in request.trial.roles for word in role.command]
     is_default = study.budget_param == DEFAULT_BUDGET_PARAM  # another name is a request of the user
     if form is not None and is_default and budget and budget[0] not in placeholder_names(words):
-        if form.style is ParamStyle.ARGS and form.find_option(budget[0]) is None:
+        if form.style in _DECLARED and form.find_option(budget[0]) is None:
             taken = {form.canonical_name(name) for name in (*names, *request.trial.params)}
             others = [form.canonical_name(name) for name in _EPOCH_OPTIONS if form.find_option(name)]
             budget = [name for name in others if name not in taken][:1]
@@ -128,6 +131,10 @@ def _chosen_form(params_as: str, found: ParamFormat | None) -> ParamFormat | Non
         )
     if found is not None and found.style == style:
         return found
+    is_notebook = found is not None and found.style is ParamStyle.NOTEBOOK
+    if style == ParamStyle.NOTEBOOK or (is_notebook and style in ("args", "hydra", "json")):
+        problem = "a notebook has no command line" if is_notebook else "the command runs no notebook"
+        raise SpecError(f"--params-as {style}: {problem}", hints=("leave it out",))
     default = OptionKind.JOINED if style == ParamStyle.HYDRA else OptionKind.VALUE
     script = "" if found is None else found.script
     return ParamFormat(ParamStyle(style), "--params-as", script, default=default, file=file)
@@ -220,6 +227,8 @@ def _check_names(names: Sequence[str], form: ParamFormat | None, notify: Notify,
         return
     if form.style is ParamStyle.ENV and form.options:
         _notify_unread_variables(names, form, notify)
+    if form.style is ParamStyle.NOTEBOOK and form.options:
+        _notify_undeclared(names, form, notify)
     unknown = [name for name in names if form.complete and form.find_option(name) is None]
     if unknown and form.style is ParamStyle.ARGS:
         raise _no_option(unknown[0], form, what)
@@ -279,6 +288,16 @@ def _notify_unread_variables(names: Sequence[str], form: ParamFormat, notify: No
         notify(f"warning: the script reads no variable for {', '.join(unknown)}")
 
 
+def _notify_undeclared(names: Sequence[str], form: ParamFormat, notify: Notify) -> None:
+    for name in names:
+        if form.find_option(name) is None:
+            close = close_names(name, form.options, limit=1)
+            notify(f"warning: the cell `parameters` of {form.script} has no `{name}`")
+            notify(
+                f"hint: did you mean `{close[0]}`?" if close else f"hint: it has {', '.join(form.options)}"
+            )
+
+
 def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
     """Returns the form of the script that the command starts: a Python file, a module, or one that a shell
     script starts with its own arguments."""
@@ -289,6 +308,9 @@ def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
         except (OSError, ValueError):
             return None
 
+    notebook = notebook_of(command)
+    if notebook:
+        return analyse_notebook(notebook, read(notebook) or b"")
     for index, word in enumerate(command):
         if word == "-m" and index + 1 < len(command):
             module = command[index + 1]

@@ -358,7 +358,9 @@ def _search_mapping(search: Any, folder: Path, *, hops: bool, metric: str) -> di
     if search is None:
         return {}
     if isinstance(search, str):
-        return {"script": search} if search.endswith(".py") and not hops else {"trainable": search}
+        return (
+            {"script": search} if search.endswith((".py", ".ipynb")) and not hops else {"trainable": search}
+        )
     if inspect.isfunction(search):
         reference = _code_reference(search, folder)
         if ".py:" not in reference:

@@ -10,6 +10,7 @@ from hopyard.config.run_request import RoleRequest, gpu_fields
 from hopyard.config.schemas.runs import RoleIn
 from hopyard.config.section_values import read_field, read_name
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
+from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.errors import SpecError
 
 ROLE_KEYS = (
@@ -161,4 +162,6 @@ def _read_command(section: YamlSection) -> tuple[str, ...]:
         raise section.error("command", "contains a zero byte")
     if words[0].endswith(".py"):
         words = ["python", "-u", *words]
+    elif words[0].endswith(NOTEBOOK_SUFFIX):
+        words = ["python", "-u", "-m", NOTEBOOK_MODULE, *words]
     return tuple(words)

@@ -5,7 +5,7 @@ It has what the command line and `hop.yaml` share. The caller adds the packed co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.ids import check_name, slug
+from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.param_format import ParamFormat
 from hopyard.errors import SpecError
 
@@ -300,13 +301,26 @@ def default_project(folder: Path) -> str:
 
 
 def script_command(script: str, arguments: Iterable[str], *, folder: Path) -> tuple[str, ...]:
-    """Returns the command of a Python script. `python` is the interpreter of the run's environment.
-    Raises SpecError."""
+    """Returns the command of a Python script or a notebook. `python` is the interpreter of the run's
+    environment. Raises SpecError."""
     path = folder / script
     if not path.is_file():
-        similar = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        pattern = f"*{path.suffix}"
+        similar = sorted(p.name for p in path.parent.glob(pattern)) if path.parent.is_dir() else []
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise SpecError(
             f"{script} {problem}", hints=unknown_name_hints(path.name, similar, subject="scripts there")[:1]
         )
+    if script.endswith(NOTEBOOK_SUFFIX):
+        check_no_arguments(script, tuple(arguments))
+        return ("python", "-u", "-m", NOTEBOOK_MODULE, script)
     return ("python", "-u", script, *arguments)
+
+
+def check_no_arguments(notebook: str, arguments: Sequence[str]) -> None:
+    """Raises SpecError for arguments of a notebook, since it has no command line."""
+    if arguments:
+        raise SpecError(
+            f"{arguments[0]}: the notebook {notebook} takes no arguments",
+            hints=("give parameters of its cell tagged `parameters`: -p lr=0.1",),
+        )

@@ -22,6 +22,7 @@ class ParamStyle(StrEnum):
     ENV = "env"  # variables
     JSON = "json"  # one JSON text as the last argument
     FILE = "file"  # a file of the working folder
+    NOTEBOOK = "notebook"  # variables of a notebook, after its cell tagged `parameters`
     NONE = "none"  # the command is used unchanged
 
 
@@ -138,7 +139,7 @@ def fill_command(
         filled.append(json.dumps(others))
     elif form.style is ParamStyle.ENV:
         variables = {_variable(name, form): values[name] for name in others}
-    elif form.style is not ParamStyle.FILE:
+    elif form.style not in (ParamStyle.FILE, ParamStyle.NOTEBOOK):
         others = {}
     heads = {name: _find_head(words, name) for name in named}
     options = {name: option.word if (option := form.find_option(name)) else "" for name in others}

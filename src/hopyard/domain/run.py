@@ -21,6 +21,7 @@ from hopyard.domain.ids import (
     RunName,
     split_attempt,
 )
+from hopyard.domain.notebook import notebook_of
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.param_format import ParamValue as ParamValue
 from hopyard.domain.resources import Resources
@@ -260,8 +261,10 @@ class RunSpec:
 
 
 def script_of(command: Sequence[str]) -> str:
-    """Returns `train.py` for `python -u train.py --lr 1`, `-m pkg.train` for `torchrun -m pkg.train`, else
-    the program."""
+    """Returns `train.py` for `python -u train.py --lr 1`, `-m pkg.train` for `torchrun -m pkg.train`, a
+    notebook, else the program."""
+    if notebook := notebook_of(command):
+        return notebook
     for index, word in enumerate(command):
         if index and word == "-m" and index + 1 < len(command):
             return f"-m {command[index + 1]}"

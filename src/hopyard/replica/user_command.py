@@ -31,6 +31,7 @@ from hopyard.replica.uploads import open_folder_below
 
 READS_FILE = "param-reads"  # of the replica's folder; `sdk.startup.param_reads` writes it
 _MAX_READS_BYTES = 4 * 1024 * 1024
+_NOTEBOOK_READS = ("notebook", "hop.params")
 _PARSER, _PYTHON, _COPY = "parser", "python", "copy"
 
 
@@ -112,6 +113,8 @@ def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
     if _PYTHON not in kinds:
         return []
     filled = fill_command(launch.command, launch.params, form)
+    if form is not None and form.style is ParamStyle.NOTEBOOK:  # its kernel reads all variables
+        reads = [line for line in reads if line.get("by") in _NOTEBOOK_READS]
     read = {name for line in reads for name in line.get("read", ()) if isinstance(name, str)}
     read.update(filled.placed)
     is_env = form is not None and form.style is ParamStyle.ENV

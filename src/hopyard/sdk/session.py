@@ -91,11 +91,14 @@ class Session:
 
     def check_overrides(self) -> None:
         """Warns about overrides that the script did not declare; called once the script has begun
-        its work."""
+        its work. Parameters in the command, in variables or in a notebook are not meant for
+        `hop.params`."""
         if not self._overrides_checked:
             self._overrides_checked = True
             if self.rank() == 0:
-                for sentence in parameters.unknown_overrides(self._overrides, self.declared):
+                given = parameters.read_overrides(self._environ.get("HOPYARD_PARAMS_GIVEN"))
+                own = {name: value for name, value in self._overrides.items() if name not in given}
+                for sentence in parameters.unknown_overrides(own, self.declared):
                     warn_once(sentence, kind=sentence)
 
     def record_summary(self, values: Mapping[str, Number]) -> None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from dataclasses import replace
 
+from hopyard.domain.notebook import read_notebook
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
 from hopyard.domain.script_analysis import argument_calls, typed_options
 from hopyard.domain.script_analysis.source_tree import ReadSource, SourceTree, read_sources
@@ -25,6 +26,26 @@ def analyse_script(script: str, read: ReadSource) -> ParamFormat | None:
         if form is not None:
             return replace(form, script=script)
     return None
+
+
+def analyse_notebook(notebook: str, text: bytes) -> ParamFormat:
+    """Returns the form in which a notebook takes parameters: as variables after its cell tagged `parameters`,
+    or by `hop.params`. Raises SpecError."""
+    content = read_notebook(text, notebook)
+    declared = content.declared()
+    if content.parameters_cell is None and content.is_python:
+        form = _sdk(
+            read_sources(notebook, lambda path: content.source().encode() if path == notebook else None)
+        )
+        if form is not None:
+            return replace(form, script=notebook)
+    place = "before the first cell of" if content.parameters_cell is None else "cell `parameters` of"
+    options = {name: ScriptOption(name, numeric=_is_number(value)) for name, value in declared.items()}
+    return ParamFormat(ParamStyle.NOTEBOOK, f"{place} {notebook}", notebook, options)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _sdk(sources: list[SourceTree]) -> ParamFormat | None:

@@ -158,7 +158,11 @@ def _is_called_by_hopyard() -> bool:
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") in (__name__, "os", "_collections_abc"):
         frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and str(frame.f_globals.get("__name__")).startswith("hopyard")
+    names = {} if frame is None else frame.f_globals
+    name = names.get("__name__")
+    if name == "__main__":  # `python -m hopyard.sdk.notebook`
+        name = getattr(names.get("__spec__"), "name", "")
+    return str(name).startswith("hopyard")
 
 
 def watch_file(path: str) -> None:
