@@ -159,7 +159,7 @@ class _Client:
 
         keep: Callable[[Any], None] = self._keep_process
 
-        class PrintingClient(PapermillNotebookClient):  # type: ignore[misc]
+        class OutputClient(PapermillNotebookClient):  # type: ignore[misc]
             def process_message(self, *arguments: Any, **options: Any) -> Any:
                 keep(self)
                 output = super().process_message(*arguments, **options)
@@ -167,10 +167,10 @@ class _Client:
                     _print_output(output)
                 return output
 
-        class PrintingEngine(NBClientEngine):  # type: ignore[misc]
+        class OutputEngine(NBClientEngine):  # type: ignore[misc]
             @classmethod
             def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> Any:
-                client = PrintingClient(
+                client = OutputClient(
                     nb_man,
                     kernel_name=kernel_name,
                     startup_timeout=options["start_timeout"],
@@ -180,7 +180,7 @@ class _Client:
                 keep(client)
                 return client.execute()
 
-        return PrintingEngine
+        return OutputEngine
 
     def _keep_process(self, client: Any) -> None:
         self._client = client
