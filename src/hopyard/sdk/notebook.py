@@ -11,11 +11,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hopyard.domain.notebook import Notebook, executed_path, read_notebook
 from hopyard.errors import SpecError
+from hopyard.private_files import write_atomically
 from hopyard.sdk.params import convert_override, read_overrides
 from hopyard.sdk.startup import param_reads, reports
 
@@ -112,13 +114,10 @@ def _select_interpreter(folder: str) -> None:
     """Lets the kernel `python3` be this interpreter, also where the user has registered another."""
     import json
 
-    kernel = os.path.join(folder, "kernels", _KERNEL)
-    os.makedirs(kernel)
     words = [sys.executable, "-u", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     options = ("--log-level=ERROR", "--HistoryManager.enabled=False")
     spec = {"argv": [*words, *options], "display_name": "Python 3", "language": "python"}
-    with open(os.path.join(kernel, "kernel.json"), "w", encoding="utf-8") as file:
-        json.dump(spec, file)
+    write_atomically(Path(folder, "kernels", _KERNEL, "kernel.json"), json.dumps(spec).encode())
     os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("JUPYTER_PATH")]))
 
 
