@@ -29,7 +29,7 @@ Goal = Literal["max", "min"]
 OptionKind = Literal["flag", "joined", "list", "omitted", "positional", "value"]
 Outcome = Literal["done", "failed", "refused"]
 Parallel = Literal["mop", "trials"]
-ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "sdk"]
+ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
 Period = Literal["day", "month", "week"]
 RunEventKind = Literal[
     "breached", "changed", "damaged", "preempted", "promised", "time-limit", "unread-params"
