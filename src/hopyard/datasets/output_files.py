@@ -7,11 +7,10 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
-from hopyard.datasets.ignore_rules import CACHE_FOLDERS, REPOSITORY_FOLDERS, SECRET_FILES
-from hopyard.domain.path_check import is_manifest_path, is_repository_name
+from hopyard.datasets.ignore_rules import SECRET_FILES
+from hopyard.datasets.output_scan import UnstoredReason, scan_files
 from hopyard.domain.path_filter import is_selected
 from hopyard.domain.text import escape
 from hopyard.private_files import open_no_follow
@@ -19,20 +18,9 @@ from hopyard.private_files import open_no_follow
 _BLOCK_BYTES = 1024 * 1024
 _TIMESTAMP_GRANULARITY_NS = 20_000_000  # the kernel's clock for file times is late by up to one tick
 _MAX_NAMES_SHOWN = 5
-_BYTECODE_SUFFIXES = (".pyc", ".pyo", ".nbi", ".nbc")  # files of Python and Numba in `__pycache__`
 
 FileStamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 FileStamps = Mapping[str, FileStamp]
-
-
-class UnstoredReason(StrEnum):
-    """Why a file is not stored, in the words of the run's events."""
-
-    NAME = "their names contain control characters or a backslash, are not UTF-8, or are too long"
-    UNREADABLE = "they are not readable"
-    LINK = "they are links out of the folder of the run, or broken links"
-    SECRET = "they contain passwords and keys"
-    TOOLS = "they are virtual environments, `node_modules` or repositories"
 
 
 RETAINED_OBSTACLES = (
@@ -67,11 +55,7 @@ class ChangedFiles:
         """Returns the files that differ from those in `tree`, the code of the run."""
         return ChangedFiles(
             [path for path in self.files if has_different_content(work / path, tree / path)],
-            [
-                path
-                for path in self.links
-                if not (tree / path).is_symlink() or os.readlink(work / path) != os.readlink(tree / path)
-            ],
+            [path for path in self.links if _link_text(work / path) != _link_text(tree / path)],
             {path: reason for path, reason in self.unstored.items() if not os.path.lexists(tree / path)},
         )
 
@@ -92,7 +76,7 @@ def scan_stamps(work: Path) -> FileStamps:
     The most recently written files are left out: another write within the same tick of the file system's
     clock might not change their stamp.
     """
-    stamps = {path: _stamp(stat_result) for path, stat_result, _ in walk_files(work)}
+    stamps = {path: _stamp(stat_result) for path, stat_result, _ in scan_files(work)}
     newest_ns = max((changed_ns for *_, changed_ns in stamps.values()), default=0)
     return {path: stamp for path, stamp in stamps.items() if newest_ns - stamp[3] > _TIMESTAMP_GRANULARITY_NS}
 
@@ -103,10 +87,9 @@ def changed_since(work: Path, old_stamps: FileStamps | None) -> ChangedFiles:
 
     Each file is compared with itself: the file system's times may come from another clock than this
     process's, and either may be set back meanwhile. Every write sets ctime, and no program can choose it.
-    Pipes, sockets, devices, and the caches of Python and other tools are left out.
     """
     stamps, changed = old_stamps or {}, ChangedFiles()
-    for path, stat_result, obstacle in walk_files(work):
+    for path, stat_result, obstacle in scan_files(work):
         if stamps.get(path) == _stamp(stat_result):
             continue
         if obstacle is not None:
@@ -125,6 +108,8 @@ def select_storable(work: Path, changes: ChangedFiles) -> StorableFiles:
     files, links, unstored = {path: path for path in changes.files}, {}, dict(changes.unstored)
     stored = {*changes.files, *(parent for path in changes.files for parent in _parent_folders(path))}
     for path in changes.links:
+        if _link_text(work / path) is None:
+            continue  # removed meanwhile
         real = os.path.realpath(work / path)
         target = real[len(top) + 1 :] if real.startswith(top + "/") else ""
         if target in stored:
@@ -162,6 +147,14 @@ def has_different_content(file: Path, other: Path) -> bool:
     return False
 
 
+def _link_text(path: Path) -> str | None:
+    """Returns the text of a link, or None if there is none (any more)."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
 def _parent_folders(path: str) -> Iterator[str]:
     while path := path.rpartition("/")[0]:
         yield path
@@ -173,49 +166,3 @@ def _is_readable_file(path: str) -> bool:
 
 def _stamp(stat_result: os.stat_result) -> FileStamp:
     return stat_result.st_ino, stat_result.st_size, stat_result.st_mtime_ns, stat_result.st_ctime_ns
-
-
-def walk_files(root: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result, UnstoredReason | None]]:
-    """Yields files and links, with the reason why they cannot be stored. Of a folder that is left out as a
-    whole, only the folder itself."""
-    try:
-        with os.scandir(root) as listing:
-            entries = sorted(listing, key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in entries:
-        path, is_folder = prefix + entry.name, entry.is_dir(follow_symlinks=False)
-        try:
-            stat_result = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:  # another replica removed it
-            continue
-        if _is_cache(path, entry.name) or not (
-            is_folder or stat.S_ISREG(stat_result.st_mode) or stat.S_ISLNK(stat_result.st_mode)
-        ):
-            continue
-        obstacle = _unstored_reason(entry, path, is_folder=is_folder)
-        if is_folder and obstacle in (None, UnstoredReason.NAME):
-            yield from walk_files(Path(entry.path), path + "/")
-        else:
-            yield path, stat_result, obstacle
-
-
-def _is_cache(path: str, name: str) -> bool:
-    return name in CACHE_FOLDERS or (
-        f"/{path}".endswith(f"/__pycache__/{name}")
-        and any(f"{suffix}." in f"{name}." for suffix in _BYTECODE_SUFFIXES)
-    )
-
-
-def _unstored_reason(entry: os.DirEntry[str], path: str, *, is_folder: bool) -> UnstoredReason | None:
-    if entry.name in SECRET_FILES:
-        return UnstoredReason.SECRET
-    if entry.name in REPOSITORY_FOLDERS or is_repository_name(entry.name):
-        return UnstoredReason.TOOLS
-    if is_folder and (entry.name == "node_modules" or os.path.isfile(f"{entry.path}/pyvenv.cfg")):
-        return UnstoredReason.TOOLS
-    if not is_manifest_path(path):
-        return UnstoredReason.NAME
-    if not entry.is_symlink() and not os.access(entry.path, os.R_OK | os.X_OK if is_folder else os.R_OK):
-        return UnstoredReason.UNREADABLE
-    return None

@@ -12,11 +12,11 @@ from hopyard.datasets.output_files import (
     RETAINED_OBSTACLES,
     ChangedFiles,
     FileStamps,
-    UnstoredReason,
     changed_since,
     describe_paths,
     select_storable,
 )
+from hopyard.datasets.output_scan import UnstoredReason
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import (
     BlobsOnOtherServer,

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from blake3 import blake3
 
-from hopyard.datasets.output_files import walk_files
+from hopyard.datasets.output_scan import scan_files
 from hopyard.domain.checkpoint_files import is_kept
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
@@ -238,7 +238,7 @@ class RunFolder:
     def _scan_files(self) -> dict[str, Stamp]:
         stamps = {
             f"{_RUN_PART}/{path}": (found.st_ino, found.st_size, found.st_mtime_ns)
-            for path, found, obstacle in walk_files(self.gang.run)
+            for path, found, obstacle in scan_files(self.gang.run)
             if obstacle is None and stat.S_ISREG(found.st_mode)
         }
         if self.work is None:
@@ -246,7 +246,7 @@ class RunFolder:
         patterns = self.gang.spec.launch.checkpoint_files
         kept = {
             path: (found.st_ino, found.st_size, found.st_mtime_ns)
-            for path, found, obstacle in walk_files(self.work)
+            for path, found, obstacle in scan_files(self.work)
             if obstacle is None and stat.S_ISREG(found.st_mode) and is_kept(path, patterns)
         }
         if kept:
@@ -260,8 +260,8 @@ class RunFolder:
         links: list[LinkEntry] = []
         for part, folder in self._parts():
             top = os.path.realpath(folder)
-            for path, found, _ in walk_files(folder):
-                if not stat.S_ISLNK(found.st_mode):
+            for path, found, obstacle in scan_files(folder):
+                if obstacle is not None or not stat.S_ISLNK(found.st_mode):
                     continue
                 if part == _WORK_PART and not is_kept(path, self.gang.spec.launch.checkpoint_files):
                     continue

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import time
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from hopyard.config.schemas.fields import TEXT, RequestModel
 from hopyard.datasets.ignore_rules import SECRET_FILES
 from hopyard.datasets.open_folder import OpenFolder
-from hopyard.datasets.output_files import changed_since
+from hopyard.datasets.output_scan import scan_files
 from hopyard.domain.ids import AttemptId, Digest, RunId
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.run import MAX_REPLICAS, Run
@@ -25,15 +31,33 @@ from hopyard.errors import Conflict, HopyardError, NotFound
 from hopyard.private_files import open_below
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
 from hopyard.server.other_servers import check_stored_locally
-from hopyard.server.pages import PageQuery, paginate
+from hopyard.server.pages import MAX_ROWS, Limit
 from hopyard.server.services import Services
 
 _READ_BYTES = 256 * 1024
+_MAX_LISTINGS, _LISTING_TTL_S = 8, 60.0
 
 
 class FileQuery(RequestModel):
     path: Annotated[str, Meta(min_length=1, max_length=4096, pattern=TEXT)]
     rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS)] = 0
+
+
+class FilePageQuery(RequestModel):
+    """after: `next` of the previous page."""
+
+    limit: Limit = MAX_ROWS
+    after: (
+        Annotated[
+            str,
+            Meta(
+                max_length=8192,
+                pattern=TEXT,
+                description="`next` of the previous page; default: the first page",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class FileOut(Struct, frozen=True):
@@ -53,16 +77,23 @@ class FilesOut(Struct, frozen=True):
 
 
 def file_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def list_files(request: ApiRequest[PageQuery, Empty]) -> FilesOut:
+    listings = _Listings()
+
+    async def list_files(request: ApiRequest[FilePageQuery, Empty]) -> FilesOut:
         """List the files that a live run wrote into its working folder so far. The files of an ended run are
-        those of its artifact."""
+        those of its artifact. All pages of a listing show the folder as it was at the first one."""
         run, attempt = await _live_attempt(services, request.path["id"])
-        code = await _code_files(services, run)
-        files: list[FileOut] = []
-        for rank, folder in services.work_folders(attempt).items():
-            files += await asyncio.to_thread(_scan_files, folder, rank, code)
-        page, after = paginate(files, request.query, key=lambda file: f"{file.rank:06}:{file.path}")
-        return FilesOut(list(page), after)
+        after = request.query.after
+        listing = None if after is None else listings.get(attempt)
+        if listing is None:
+            code = await _code_files(services, run)
+            files: list[FileOut] = []
+            for rank, folder in services.work_folders(attempt).items():
+                files += await asyncio.to_thread(_scan_files, folder, rank, code)
+            listing = await asyncio.to_thread(_Listing.of_files, files)
+        page, next_ = listing.page(after, request.query.limit)
+        listings.put(attempt, listing if next_ else None)
+        return FilesOut(page, next_)
 
     async def read_file(request: ApiRequest[FileQuery, Empty]) -> Response:
         """Read a file in the working folder of a live run, as long as it was at the beginning."""
@@ -75,15 +106,11 @@ def file_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             raise NotFound(
                 f"the run has no file `{escape(request.query.path)}`", hints=("list them with `hop files`",)
             )
-        return StreamingResponse(
-            _read_blocks(*opened),
-            media_type="application/octet-stream",
-            headers={"X-Length": str(opened[1])},
-        )
+        return _FileResponse(*opened)
 
     return [
         Endpoint(
-            "GET", "/runs/{id}/files", list_files, PageQuery, returns=FilesOut, auth="run", errors=(409,)
+            "GET", "/runs/{id}/files", list_files, FilePageQuery, returns=FilesOut, auth="run", errors=(409,)
         ),
         Endpoint(
             "GET",
@@ -133,11 +160,9 @@ def _scan_files(folder: Path, rank: int, code: dict[str, FileEntry]) -> list[Fil
         return []
     with opened:
         root = Path(f"/proc/self/fd/{opened.descriptor}")
-        for path in changed_since(root, None).files:
-            try:
-                info = os.lstat(root / path)
-            except OSError:
-                continue  # removed meanwhile
+        for path, info, reason in scan_files(root):
+            if reason is not None or not stat.S_ISREG(info.st_mode):
+                continue
             source = code.get(path)
             if source is None or source.size != info.st_size or info.st_mtime > made_at:
                 files.append(FileOut(path, rank, info.st_size, _modified_at(info.st_mtime)))
@@ -158,9 +183,9 @@ def _modified_at(seconds: float) -> datetime:
         return datetime(9999, 1, 1, tzinfo=UTC)
 
 
-def _open_regular(folder: Path, path: str) -> tuple[int, int] | None:
-    """Returns a descriptor and the size of a file below `folder`; None if there is none. Links are not
-    followed. Files with keys are not read, as they are not stored."""
+def _open_regular(folder: Path, path: str) -> tuple[FileIO, int] | None:
+    """Returns a file below `folder`, open, and its size; None if there is none. Links are not followed. Files
+    with keys are not read, as they are not stored."""
     parts = path.split("/")
     if not {"", ".", ".."}.isdisjoint(parts) or not SECRET_FILES.isdisjoint(parts):
         return None
@@ -173,18 +198,78 @@ def _open_regular(folder: Path, path: str) -> tuple[int, int] | None:
     if not stat.S_ISREG(info.st_mode):
         os.close(descriptor)
         return None
-    return descriptor, info.st_size
+    return FileIO(descriptor), info.st_size
 
 
-async def _read_blocks(descriptor: int, size: int) -> AsyncIterator[bytes]:
-    """Yields exactly `size` bytes. A file that became shorter meanwhile ends the response early."""
-    offset = 0
-    try:
-        while offset < size:
-            data = await asyncio.to_thread(os.pread, descriptor, min(_READ_BYTES, size - offset), offset)
+class _FileResponse(StreamingResponse):
+    """Sends exactly `size` bytes of an open file. A file that became shorter meanwhile ends the response
+    early. The file is closed at the end, also of a response that its client does not read."""
+
+    def __init__(self, file: FileIO, size: int) -> None:
+        self._file, self._size = file, size
+        super().__init__(
+            self._read_blocks(),
+            media_type="application/octet-stream",
+            headers={"X-Length": str(size)},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+    async def _read_blocks(self) -> AsyncIterator[bytes]:
+        offset = 0
+        while offset < self._size:
+            size = min(_READ_BYTES, self._size - offset)
+            data = await asyncio.to_thread(os.pread, self._file.fileno(), size, offset)
             if not data:
                 return
             offset += len(data)
             yield data
-    finally:
-        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """The files of a run at one time, sorted by `keys`."""
+
+    keys: Sequence[str]
+    files: Sequence[FileOut]
+
+    @classmethod
+    def of_files(cls, files: Sequence[FileOut]) -> _Listing:
+        pairs = sorted(((f"{file.rank:06}:{file.path}", file) for file in files), key=lambda pair: pair[0])
+        return cls([key for key, _ in pairs], [file for _, file in pairs])
+
+    def page(self, after: str | None, limit: int) -> tuple[list[FileOut], str | None]:
+        """Returns the files after a key, and the key of the last one if more follow."""
+        start = 0 if after is None else bisect_right(self.keys, after)
+        end = min(start + limit, len(self.files))
+        return list(self.files[start:end]), self.keys[end - 1] if end < len(self.files) else None
+
+
+class _Listings:
+    """The newest listings of which pages are still to be sent. So a folder is scanned once, and not for each
+    page. A dropped listing is scanned again."""
+
+    def __init__(self) -> None:
+        self._by_attempt: OrderedDict[AttemptId, tuple[float, _Listing]] = OrderedDict()
+
+    def get(self, attempt: AttemptId) -> _Listing | None:
+        self._drop_old()
+        found = self._by_attempt.get(attempt)
+        return None if found is None else found[1]
+
+    def put(self, attempt: AttemptId, listing: _Listing | None) -> None:
+        """Keeps the listing; None drops it."""
+        self._by_attempt.pop(attempt, None)
+        if listing is not None:
+            self._by_attempt[attempt] = time.monotonic(), listing
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        oldest = time.monotonic() - _LISTING_TTL_S
+        while self._by_attempt:
+            attempt, (used_at, _) = next(iter(self._by_attempt.items()))
+            if used_at > oldest and len(self._by_attempt) <= _MAX_LISTINGS:
+                return
+            del self._by_attempt[attempt]

@@ -1,0 +1,134 @@
+"""Scans the folder of a run: every file and link, with the reason why it cannot be stored.
+
+The processes of the run may change the folder meanwhile. So each folder is opened below the one that lists
+it, never through a link, and an entry that was removed is skipped.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+from hopyard.datasets.ignore_rules import CACHE_FOLDERS, REPOSITORY_FOLDERS, SECRET_FILES
+from hopyard.domain.path_check import is_bare_repository, is_manifest_path, is_repository_name
+
+_BYTECODE_SUFFIXES = (".pyc", ".pyo", ".nbi", ".nbc")  # files of Python and Numba in `__pycache__`
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class UnstoredReason(StrEnum):
+    """Why a file is not stored, in the words of the run's events."""
+
+    NAME = "their names contain control characters or a backslash, are not UTF-8, or are too long"
+    UNREADABLE = "they are not readable"
+    LINK = "they are links out of the folder of the run, or broken links"
+    SECRET = "they contain passwords and keys"
+    TOOLS = "they are virtual environments, `node_modules` or repositories"
+    CACHE = "they are caches of tools"
+    SPECIAL = "they are pipes, sockets or devices"
+
+
+ScannedFile = tuple[str, os.stat_result, UnstoredReason | None]
+
+
+def scan_files(root: Path) -> Iterator[ScannedFile]:
+    """Yields files and links, with the reason why they cannot be stored. Of a folder that is left out as a
+    whole, only the folder itself. Caches of bytecode are skipped."""
+    try:
+        descriptor = os.open(root, _FOLDER_FLAGS)
+    except OSError:
+        return
+    stack = [_OpenFolder(descriptor, "")]
+    try:
+        while stack:
+            folder = stack[-1]
+            entry = next(folder.entries, None)
+            if entry is None:
+                stack.pop().close()
+                continue
+            path, is_folder = folder.prefix + entry.name, entry.is_dir(follow_symlinks=False)
+            try:
+                stat_result = entry.stat(follow_symlinks=False)
+            except OSError:  # a process of the run removed it
+                continue
+            if _is_bytecode(path, entry.name):
+                continue
+            reason = _unstored_reason(folder.descriptor, entry.name, path, stat_result.st_mode)
+            if not is_folder or reason not in (None, UnstoredReason.NAME):
+                yield path, stat_result, reason
+                continue
+            try:
+                child = os.open(entry.name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder.descriptor)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if not _is_replaced(error):
+                    yield path, stat_result, UnstoredReason.UNREADABLE
+                continue
+            stack.append(_OpenFolder(child, path + "/"))
+            if is_bare_repository(stack[-1].names):
+                stack.pop().close()
+                yield path, stat_result, UnstoredReason.TOOLS
+    finally:
+        for folder in stack:
+            folder.close()
+
+
+class _OpenFolder:
+    """A folder and its entries, sorted by name. It stays open until its entries are scanned: they are read
+    by its descriptor."""
+
+    def __init__(self, descriptor: int, prefix: str) -> None:
+        self.descriptor, self.prefix = descriptor, prefix
+        try:
+            with os.scandir(descriptor) as listing:
+                found = sorted(listing, key=lambda entry: entry.name)
+        except OSError:  # removed, or a failing disk
+            found = []
+        self.names = [entry.name for entry in found]
+        self.entries = iter(found)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _is_replaced(error: OSError) -> bool:
+    """Returns whether the folder has become a link or a file since it was listed."""
+    return error.errno in (errno.ELOOP, errno.ENOTDIR)
+
+
+def _is_bytecode(path: str, name: str) -> bool:
+    return f"/{path}".endswith(f"/__pycache__/{name}") and any(
+        f"{suffix}." in f"{name}." for suffix in _BYTECODE_SUFFIXES
+    )
+
+
+def _unstored_reason(folder: int, name: str, path: str, mode: int) -> UnstoredReason | None:
+    """folder: descriptor of the folder that has the entry `name`."""
+    if name in CACHE_FOLDERS:
+        return UnstoredReason.CACHE
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        return UnstoredReason.SPECIAL
+    if name in SECRET_FILES:
+        return UnstoredReason.SECRET
+    if name in REPOSITORY_FOLDERS or is_repository_name(name):
+        return UnstoredReason.TOOLS
+    if stat.S_ISDIR(mode) and (name == "node_modules" or _is_file(folder, f"{name}/pyvenv.cfg")):
+        return UnstoredReason.TOOLS
+    if not is_manifest_path(path):
+        return UnstoredReason.NAME
+    needed = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
+    if not stat.S_ISLNK(mode) and not os.access(name, needed, dir_fd=folder):
+        return UnstoredReason.UNREADABLE
+    return None
+
+
+def _is_file(folder: int, path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path, dir_fd=folder).st_mode)
+    except (OSError, ValueError):
+        return False
