@@ -32,10 +32,10 @@ class UnstoredReason(StrEnum):
     SPECIAL = "they are pipes, sockets or devices"
 
 
-ScannedFile = tuple[str, os.stat_result, UnstoredReason | None]
+FileScan = tuple[str, os.stat_result, UnstoredReason | None]
 
 
-def scan_files(root: Path) -> Iterator[ScannedFile]:
+def scan_files(root: Path) -> Iterator[FileScan]:
     """Yields files and links, with the reason why they cannot be stored. Of a folder that is left out as a
     whole, only the folder itself. Caches of bytecode are skipped."""
     try:

@@ -77,7 +77,7 @@ class FilesOut(Struct, frozen=True):
 
 
 def file_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    listings = _Listings()
+    listings = _ListingCache()
 
     async def list_files(request: ApiRequest[FilePageQuery, Empty]) -> FilesOut:
         """List the files that a live run wrote into its working folder so far. The files of an ended run are
@@ -247,7 +247,7 @@ class _Listing:
         return list(self.files[start:end]), self.keys[end - 1] if end < len(self.files) else None
 
 
-class _Listings:
+class _ListingCache:
     """The newest listings of which pages are still to be sent. So a folder is scanned once, and not for each
     page. A dropped listing is scanned again."""
 
