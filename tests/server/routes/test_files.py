@@ -40,8 +40,8 @@ def test_no_file_is_read_through_a_link(tmp_path: Path) -> None:
 def test_pages_are_of_one_listing() -> None:
     modified_at = datetime(2026, 11, 1, tzinfo=UTC)
     paths = [(rank, path) for rank in (1, 0) for path in ("b", "a/" + "long" * 900, "a.txt")]
-    listing = files._Listing.of_files([files.FileOut(path, rank, 1, modified_at) for rank, path in paths])
-    listings = files._ListingCache()
+    listing = files._FileList.of_files([files.FileOut(path, rank, 1, modified_at) for rank, path in paths])
+    listings = files._FileListCache()
     after, seen = None, []
     while True:
         page, after = listing.page(after, 2)

@@ -77,7 +77,7 @@ class FilesOut(Struct, frozen=True):
 
 
 def file_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    listings = _ListingCache()
+    listings = _FileListCache()
 
     async def list_files(request: ApiRequest[FilePageQuery, Empty]) -> FilesOut:
         """List the files that a live run wrote into its working folder so far. The files of an ended run are
@@ -90,7 +90,7 @@ def file_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             files: list[FileOut] = []
             for rank, folder in services.work_folders(attempt).items():
                 files += await asyncio.to_thread(_scan_files, folder, rank, code)
-            listing = await asyncio.to_thread(_Listing.of_files, files)
+            listing = await asyncio.to_thread(_FileList.of_files, files)
         page, next_ = listing.page(after, request.query.limit)
         listings.put(attempt, listing if next_ else None)
         return FilesOut(page, next_)
@@ -229,14 +229,14 @@ class _FileResponse(StreamingResponse):
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
+class _FileList:
     """The files of a run at one time, sorted by `keys`."""
 
     keys: Sequence[str]
     files: Sequence[FileOut]
 
     @classmethod
-    def of_files(cls, files: Sequence[FileOut]) -> _Listing:
+    def of_files(cls, files: Sequence[FileOut]) -> _FileList:
         pairs = sorted(((f"{file.rank:06}:{file.path}", file) for file in files), key=lambda pair: pair[0])
         return cls([key for key, _ in pairs], [file for _, file in pairs])
 
@@ -247,19 +247,19 @@ class _Listing:
         return list(self.files[start:end]), self.keys[end - 1] if end < len(self.files) else None
 
 
-class _ListingCache:
+class _FileListCache:
     """The newest listings of which pages are still to be sent. So a folder is scanned once, and not for each
     page. A dropped listing is scanned again."""
 
     def __init__(self) -> None:
-        self._by_attempt: OrderedDict[AttemptId, tuple[float, _Listing]] = OrderedDict()
+        self._by_attempt: OrderedDict[AttemptId, tuple[float, _FileList]] = OrderedDict()
 
-    def get(self, attempt: AttemptId) -> _Listing | None:
+    def get(self, attempt: AttemptId) -> _FileList | None:
         self._drop_old()
         found = self._by_attempt.get(attempt)
         return None if found is None else found[1]
 
-    def put(self, attempt: AttemptId, listing: _Listing | None) -> None:
+    def put(self, attempt: AttemptId, listing: _FileList | None) -> None:
         """Keeps the listing; None drops it."""
         self._by_attempt.pop(attempt, None)
         if listing is not None:
