@@ -29,7 +29,7 @@ from hopyard.domain.trial import (
     TrialOutcome,
     Verdict,
 )
-from hopyard.errors import SpecError
+from hopyard.errors import Conflict, SpecError
 from hopyard.interfaces.searcher import Searcher
 from hopyard.searchers.optuna_model import load_optuna
 from hopyard.searchers.optuna_space import axes, is_monotonic
@@ -319,3 +319,22 @@ def test_a_trial_of_another_study_is_refused() -> None:
 
     with pytest.raises(Conflict):
         open_searcher("tpe").tell(Report(TrialId("5"), 1, 1.0))
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp"])
+def test_proposals_of_an_earlier_process_are_not_computed_again(name: str) -> None:
+    searcher = open_searcher(name, startup=2)
+    events: list[StudyEvent] = []
+    for loss in (0.5, 0.25):
+        proposal = searcher.ask()
+        assert isinstance(proposal, Proposal)
+        report = Report(proposal.trial, proposal.budget, loss)
+        events += [AskEvent(proposal), TellEvent(report, searcher.tell(report))]
+    recorded = {**dict(events[0].answer.params), "batch": 64}  # type: ignore[union-attr]
+    events.append(AskEvent(Proposal(TrialId("2"), recorded, 1)))
+    restored = open_searcher(name, startup=2)
+    assert replay(restored, events) == 5
+    assert restored.tell(Report(TrialId("2"), 1, 0.1)) is Verdict.CONTINUE
+    events[-1] = AskEvent(Proposal(TrialId("2"), {**recorded, "batch": 65}, 1))
+    with pytest.raises(Conflict, match="`batch` of trial 2 is not in the space"):
+        replay(open_searcher(name, startup=2), events)

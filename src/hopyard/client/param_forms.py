@@ -23,7 +23,7 @@ from hopyard.domain.param_format import (
     ScriptOption,
 )
 from hopyard.domain.script_analysis.analysis import analyse_notebook, analyse_script
-from hopyard.domain.study import DEFAULT_BUDGET_PARAM
+from hopyard.domain.study import DEFAULT_BUDGET_PARAM, StudySpec
 from hopyard.domain.suggest import close_names
 from hopyard.errors import SpecError
 
@@ -99,7 +99,7 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     is_default = study.budget_param == DEFAULT_BUDGET_PARAM  # another name is a request of the user
     if form is not None and is_default and budget and budget[0] not in placeholder_names(words):
         if form.style in _DECLARED and form.find_option(budget[0]) is None:
-            taken = {form.canonical_name(name) for name in (*names, *request.trial.params)}
+            taken = {form.canonical_name(name) for name in names}
             others = [form.canonical_name(name) for name in _EPOCH_OPTIONS if form.find_option(name)]
             budget = [name for name in others if name not in taken][:1]
         elif form.style is ParamStyle.HYDRA:
@@ -107,6 +107,8 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     trial = with_param_format(
         request.trial, folder, notify=notify, searched=[*names, *budget], what="the search over"
     )
+    if budget:
+        _check_budget(study, budget[0], trial)
     if trial.param_format is not None and study.max_epochs > 1 and not budget:
         omitted = {study.budget_param: ScriptOption("", OptionKind.OMITTED)}
         form = replace(trial.param_format, options={**trial.param_format.options, **omitted})
@@ -114,6 +116,21 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     elif budget:
         study = replace(study, budget_param=budget[0])
     return replace(request, study=study, trial=trial)
+
+
+def _check_budget(study: StudySpec, name: str, trial: RunRequest) -> None:
+    """Raises SpecError if the trials have another value of the parameter that passes their budget."""
+    given, largest = trial.params.get(name), study.max_epochs
+    if given is not None and given != largest:
+        unit = study.budget_unit
+        raise SpecError(
+            f"`{name}` is {given} for all trials, but the study sets it to the budget of each trial, up to "
+            f"{largest} {unit}",
+            hints=(
+                f"remove `{name}`, or write `{unit}: {given}` as the budget of the study",
+                f"without `{unit}` in the study, the script runs with its own `{name}`",
+            ),
+        )
 
 
 def _chosen_form(params_as: str, found: ParamFormat | None) -> ParamFormat | None:

@@ -3,9 +3,11 @@ docs/guides/own-searcher.md shows an example."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
 from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
 
 
@@ -37,4 +39,15 @@ class ReleasesTrials(Protocol):
     def released(self) -> frozenset[TrialId]:
         """Returns paused trials that will not be proposed again, nor copied: their states may be deleted. For
         `tell`, they stay paused."""
+        ...
+
+
+@runtime_checkable
+class RecallsProposals(Protocol):
+    """Implemented by searchers whose proposals take long to compute, and whose state does not depend on that
+    computation. A restarted driver then needs no time for the proposals of earlier drivers."""
+
+    def recall(self, proposals: Mapping[TrialId, Mapping[str, ParamValue]]) -> None:
+        """Called before the calls are repeated, with the params that each trial was first proposed with.
+        `ask` takes them in place of a computation. It raises Conflict for params that it cannot propose."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
@@ -49,6 +50,12 @@ class Bohb(Hyperband):
         self._min_results = len(axes(space)) + 3
         self._models: dict[int, OptunaModel] = {}  # by budget
         self._model_of_trial: dict[int, OptunaModel] = {}  # by trial, until its first result
+        self._recalled: Mapping[int, Mapping[str, ParamValue]] = {}
+
+    def recall(self, proposals: Mapping[TrialId, Mapping[str, ParamValue]]) -> None:
+        self._recalled = {int(trial): params for trial, params in proposals.items()}
+        for model in self._models.values():
+            model.recall(self._recalled)
 
     def _params(self, number: int) -> Mapping[str, ParamValue]:
         model = self._model()
@@ -81,6 +88,7 @@ class Bohb(Hyperband):
             self._models[trial.budget] = tpe_model(
                 self._optuna, self._space, self._seed + trial.budget, self._min_results
             )
+            self._models[trial.budget].recall(self._recalled)
         model = self._models[trial.budget]
         proposer = self._model_of_trial.pop(trial.number, None)
         if proposer is model:

@@ -4,15 +4,17 @@ searcher."""
 from __future__ import annotations
 
 from bisect import bisect
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median
 
 from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
-from hopyard.interfaces.searcher import ReleasesTrials, Searcher
+from hopyard.interfaces.searcher import RecallsProposals, ReleasesTrials, Searcher
 
 
 @dataclass(slots=True)
@@ -61,6 +63,10 @@ class MedianStopping:
     ) -> None:
         self._goal, self._inner, self._grace_epochs, self._min_trials = goal, inner, grace, least
         self._curves: dict[TrialId, _Curve] = {}
+
+    def recall(self, proposals: Mapping[TrialId, Mapping[str, ParamValue]]) -> None:
+        if isinstance(self._inner, RecallsProposals):
+            self._inner.recall(proposals)
 
     def ask(self) -> Proposal | SearchState:
         answer = self._inner.ask()

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from hopyard.domain.run import ParamValue
-from hopyard.domain.space import Space
-from hopyard.errors import SpecError
+from hopyard.domain.space import Space, contains
+from hopyard.errors import Conflict, SpecError
 from hopyard.searchers.grid import combinations
 from hopyard.searchers.optuna_space import axes, is_conditional, single_value
 from hopyard.searchers.sampling import sample, sample_parameter, uniform
@@ -86,7 +86,8 @@ class OptunaModel:
 
     No proposal is repeated while there is another: an equal seed would give an equal result. within: the
     context in which the sampler runs. slow_start: its first proposal in a process takes much longer than the
-    next ones.
+    next ones. recalls: the state of the sampler is in the results alone, and each proposal is a function of
+    them and of its number. So proposals of an earlier process need not be computed again.
     """
 
     def __init__(
@@ -100,7 +101,11 @@ class OptunaModel:
         joint: bool = False,
         within: Callable[[], AbstractContextManager[None]] = nullcontext,
         slow_start: bool = False,
+        recalls: bool = False,
     ) -> None:
+        self._recalls = recalls
+        # params of trials that an earlier process has proposed, by number
+        self._recalled: Mapping[int, Mapping[str, ParamValue]] = {}
         self._optuna, self._space, self._seed, self._startup = optuna, space, seed, startup
         self._axes = axes(space)
         self._distributions = {name: axis.distribution(optuna) for name, axis in self._axes.items()}
@@ -112,24 +117,54 @@ class OptunaModel:
         self._proposed_params: set[tuple[Any, ...]] = set()
         self.completed = 0  # trials that the sampler learns from
         with silence_logging(optuna):
-            sampler = make(optuna, int(uniform(seed, 0, "optuna", purpose="seed") * 2**32))
-            self._study = optuna.create_study(direction="minimize", sampler=sampler)
+            self._study = optuna.create_study(direction="minimize", sampler=self._new_sampler(0))
+
+    def recall(self, params: Mapping[int, Mapping[str, ParamValue]]) -> None:
+        """params: of trials that an earlier process has proposed, by number. They are taken as proposals,
+        except those that are drawn at random, which are drawn again at no cost."""
+        if self._recalls:
+            self._recalled = params
+
+    def _new_sampler(self, number: int) -> Any:
+        return self._make_sampler(
+            self._optuna, int(uniform(self._seed, number, "optuna", purpose="seed") * 2**32)
+        )
 
     def propose(self, number: int) -> Params | None:
         """Returns the params of the trial of that number, for which `finish` is called later. Returns None if
-        every configuration of the space was proposed."""
+        every configuration of the space was proposed. Raises Conflict for a recalled trial that is not in
+        the space."""
+        if self.completed < self._startup or not self._axes:
+            if self._is_slow_start and number not in self._recalled:
+                self._warm_up_sampler()
+            return self._sample_unseen(number)
+        if number in self._recalled:
+            return self._recall_params(number)
         if self._is_slow_start:
             self._warm_up_sampler()
-        if self.completed < self._startup or not self._axes:
-            return self._sample_unseen(number)
         with silence_logging(self._optuna), self._context():
+            if self._recalls:
+                self._study.sampler = self._new_sampler(number)
             for _ in range(_RETRIES):
                 trial = self._study.ask()
                 params, positions = self._suggest(trial)
-                if _key(params) not in self._proposed_params:
+                is_new = _key(params) not in self._proposed_params
+                if is_new and not self._recalls:
                     return self._record_pending(number, trial.number, params, positions)
                 self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+                if is_new:  # without what the sampler noted on the trial, as a recalled one
+                    return self.add_running(number, params)
         return self._sample_unseen(number)
+
+    def _recall_params(self, number: int) -> Params:
+        params = dict(self._recalled[number])
+        for parameter in self._space.parameters:
+            name = parameter.name
+            if self._space.is_active(parameter, params) != (name in params) or (
+                name in params and not contains(parameter.domain, params[name])
+            ):
+                raise Conflict(f"`{name}` of trial {number} is not in the space")
+        return self.add_running(number, params)
 
     def _warm_up_sampler(self) -> None:
         """Makes and discards a proposal with another sampler, before any trial has begun. The imports and the

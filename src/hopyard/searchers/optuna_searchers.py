@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
@@ -28,6 +29,9 @@ class ModelSearcher(TrackingSearcher):
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed)
         self._model = model
         self._proposed: Mapping[str, ParamValue] | None = {}
+
+    def recall(self, proposals: Mapping[TrialId, Mapping[str, ParamValue]]) -> None:
+        self._model.recall({int(trial): params for trial, params in proposals.items()})
 
     def _next(self) -> Proposal | SearchState:
         if self._proposed is None or (self._max_trials is not None and len(self._trials) >= self._max_trials):
@@ -85,6 +89,7 @@ class GaussianProcess(ModelSearcher):
             joint=True,
             within=single_thread,
             slow_start=True,
+            recalls=True,
         )
         super().__init__(space=space, goal=goal, trials=trials, max_epochs=max_epochs, seed=seed, model=model)
 
@@ -133,4 +138,4 @@ def tpe_model(optuna: Any, space: Space, seed: int, startup: int) -> OptunaModel
             seed=sampler_seed, n_startup_trials=startup, multivariate=True, group=group, constant_liar=True
         )
 
-    return OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make)
+    return OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make, recalls=True)

@@ -1,12 +1,15 @@
-"""Restores a searcher: repeats the recorded calls, and compares every answer."""
+"""Restores a searcher: repeats the recorded calls, and compares every answer. Proposals that take long to
+compute come from the record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from hopyard.domain.ids import TrialId
+from hopyard.domain.run import ParamValue
 from hopyard.domain.trial import AskEvent, Proposal, StudyEvent, TellEvent
 from hopyard.errors import Conflict
-from hopyard.interfaces.searcher import Searcher
+from hopyard.interfaces.searcher import RecallsProposals, Searcher
 
 _CHANGED_HINT = "restore the searcher, its options, the space and the seed of the study, or start a new study"
 
@@ -16,8 +19,14 @@ def replay(searcher: Searcher, events: Iterable[StudyEvent]) -> int:
 
     Raises Conflict with the number (from 0) of the first event that is answered differently.
     """
-    number = -1
-    for number, event in enumerate(events):
+    number, calls = -1, list(events)
+    if isinstance(searcher, RecallsProposals):
+        proposals: dict[TrialId, Mapping[str, ParamValue]] = {}
+        for event in calls:
+            if isinstance(event, AskEvent) and isinstance(event.answer, Proposal):
+                proposals.setdefault(event.answer.trial, event.answer.params)
+        searcher.recall(proposals)
+    for number, event in enumerate(calls):
         try:
             differs = _find_difference(searcher, event)
         except Conflict as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from hopyard.config.schemas.run_rules import run_spec_from_json
-from hopyard.domain.ids import RunId
+from hopyard.domain.ids import Digest, RunId
 from hopyard.domain.run import DatasetRef, ResumeFrom, Run, RunPhase, RunSpec
 from hopyard.errors import Conflict, Forbidden, NotFound
 from hopyard.interfaces.run_store import RunFilter, RunStore
@@ -17,7 +17,18 @@ _MAX_CACHED_PARENTS = 4096
 _PAGE_SIZE = 500
 # Fields in which a trial's run may differ from the trial spec of its study.
 _TRIAL_FIELDS = frozenset(
-    {"params", "tags", "label", "resume", "forked_from", "parent", "queue", "priority", "datasets"}
+    {
+        "params",
+        "tags",
+        "label",
+        "resume",
+        "forked_from",
+        "initial_folder",
+        "parent",
+        "queue",
+        "priority",
+        "datasets",
+    }
 )
 
 
@@ -104,8 +115,11 @@ async def check_trial_submission(
             f"a trial of {study.name} differs from the study's trial spec: "
             f"{', '.join(differing_fields) or 'datasets'}"
         )
-    if spec.resume is not None and not await _is_retry(runs, study, spec.resume, run_id):
-        await _check_resume(runs, study, spec.resume)
+    if not await _is_retry(runs, study, spec, run_id):
+        if spec.resume is not None:
+            await _check_resume(runs, study, spec.resume)
+        if spec.initial_folder is not None:
+            await _check_folder(runs, study, spec.initial_folder)
     return replace(
         spec, datasets=trial.datasets, queue=study.spec.queue, priority=study.spec.priority
     ), study.name.user
@@ -115,16 +129,20 @@ def _has_same_datasets(requested: Sequence[DatasetRef], expected: Sequence[Datas
     return [(ref.name, ref.path) for ref in requested] == [(ref.name, ref.path) for ref in expected]
 
 
-async def _is_retry(runs: RunStore, study: Run, resume: ResumeFrom, run_id: str | None) -> bool:
-    """Returns whether this is a retry. The checkpoint from which the trial resumes may have been deleted
-    since."""
+async def _is_retry(runs: RunStore, study: Run, spec: RunSpec, run_id: str | None) -> bool:
+    """Returns whether this is a retry. The checkpoint or the files from which the trial resumes may have
+    been deleted since."""
     if run_id is None:
         return False
     try:
         stored = (await runs.get(RunId(run_id))).spec
     except NotFound:
         return False
-    return stored.parent == study.id and stored.resume == resume
+    return (stored.parent, stored.resume, stored.initial_folder) == (
+        study.id,
+        spec.resume,
+        spec.initial_folder,
+    )
 
 
 async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
@@ -144,6 +162,13 @@ async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
         raise Forbidden(
             f"a trial of {study.name} can resume only from a checkpoint of another trial of the study"
         )
+
+
+async def _check_folder(runs: RunStore, study: Run, folder: Digest) -> None:
+    for parent in await study_lineage(runs, study.id):
+        if any(trial.run_folder == folder for trial in await list_trials(runs, parent)):
+            return
+    raise Forbidden(f"a trial of {study.name} can begin with the files of another trial of the study only")
 
 
 async def list_trials(runs: RunStore, study: RunId, phases: frozenset[RunPhase] | None = None) -> list[Run]:

@@ -45,6 +45,17 @@ def test_steps_within_the_budget_are_epochs(
     assert units(ReportUnit(start, UnitSettings(last)), steps, takes_budget=takes_budget) == epochs
 
 
+@pytest.mark.parametrize(("first", "offset"), [([0, 1], 1), ([1, 2], 0)])
+def test_script_that_resumes_from_its_own_files_counts_as_in_its_first_run(
+    first: list[int | None], offset: int
+) -> None:
+    unit = ReportUnit(0, UnitSettings(6))
+    assert units(unit, first, takes_budget=True) == [1, 2]
+    assert unit.shown_offset == offset
+    later: list[int | None] = [3 - offset, 4 - offset]
+    assert units(ReportUnit(0, UnitSettings(6, offset=offset)), later, takes_budget=True) == [3, 4]
+
+
 @pytest.mark.parametrize(
     ("start", "last", "steps", "epochs"),
     [(0, 4, [None] * 4, [1, 2, 3, 4]), (2, 4, [None] * 2, [3, 4]), (0, 3, [500, 1000, 1500], [1, 2, 3])],

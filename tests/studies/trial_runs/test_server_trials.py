@@ -92,6 +92,22 @@ STUDIES: dict[str, tuple[str, str]] = {
         ),
         "trials: 1\nepochs: 4\n",
     ),
+    # reads the searched parameter after its first reports
+    "late": (
+        script(log="hop.log(acc=state['done'], step=epoch)").replace("lr=0.1, ", "").replace("p.lr", "0.1")
+        + "time.sleep(1)\nhop.params(lr=0.1)\n",
+        "trials: 2\nepochs: 2\nsearcher: grid\n",
+    ),
+    # writes its own checkpoints, and is killed once
+    "own-files": (
+        "import os\nimport pathlib\nimport hopyard as hop\np = hop.params(lr=0.1, epochs=1)\n"
+        "kept = pathlib.Path(os.environ['HOPYARD_RUN_DIR']) / 'kept'\n"
+        "first = int(kept.read_text()) if kept.exists() else 0\n"
+        "for epoch in range(first, p.epochs):\n    hop.log(acc=epoch + 1, step=epoch)\n"
+        "    kept.write_text(str(epoch + 1))\n"
+        "    if epoch == 2 and not first: os.kill(os.getpid(), 9)\n",
+        "trials: 1\nepochs: 6\n",
+    ),
     "untaken": (
         script(epochs="epochs=1, rate=1").replace("p.lr", "p.rate").replace("lr=0.1, ", ""),
         "trials: 2\nepochs: 2\n",
@@ -300,6 +316,24 @@ def test_killed_trial_is_repeated_from_its_newest_checkpoint(studies: dict[str, 
     assert [(r["retry"], r["resume"] is None) for r in study.of_kind("run")] == [(0, True), (1, False)]
     assert not study.of_kind("failed")
     assert "retry 1 of 3" in study.stderr
+
+
+def test_killed_trial_begins_with_the_files_that_its_script_wrote(studies: dict[str, FinishedStudy]) -> None:
+    study = studies["own-files"]
+    assert study.run["phase"] == "succeeded"
+    first, second = study.of_kind("run")
+    assert (first["folder"], second["resume"]) == (None, None)
+    # what the script reports in its second run is counted as in the first
+    assert study.reported("0") == [(n, n) for n in range(1, 7)]
+    (repeated,) = [trial for trial in study.trials if trial["id"] == second["run"]]
+    assert repeated["spec"]["initial_folder"] == second["folder"] is not None
+    assert study.server_home.metric_series(repeated, "acc")[0] == [3, 4, 5]
+
+
+def test_parameter_may_be_read_after_the_first_report(studies: dict[str, FinishedStudy]) -> None:
+    study = studies["late"]
+    assert study.run["phase"] == "succeeded", study.run["exit"]
+    assert not study.of_kind("failed")
 
 
 def test_searched_parameter_that_no_trial_takes_ends_study(studies: dict[str, FinishedStudy]) -> None:

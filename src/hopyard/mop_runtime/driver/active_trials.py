@@ -4,8 +4,10 @@ is lost."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.domain.space import Constant
@@ -18,6 +20,7 @@ from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
 from hopyard.mop_runtime.driver.resume_point import find_start_state, resume_trial
 from hopyard.mop_runtime.driver.state_locations import StateLocations
 from hopyard.mop_runtime.driver.worker_registry import WorkerRegistry
+from hopyard.studies.code_reads import MAX_UNREAD_TRIALS, trainable_reads
 from hopyard.studies.trainer import (
     BudgetReached,
     EpochReported,
@@ -55,6 +58,10 @@ class ActiveTrials:
         self._checks_reads = context.spec.beginning is None and (
             not journal.index.hop_count or bool(journal.index.read_params)
         )
+        self._read_in_code = (
+            trainable_reads(context.spec.mop.trainable, Path.cwd()) if context.spec.mop else ()
+        )
+        self._unread_trials: Counter[str] = Counter()  # trials at their budget, by unread parameter
         for trial, final_state in journal.index.final_states.items():
             state_locations.set_refs(trial, {final_state.state})
         state_locations.set_refs("beginning", {journal.index.initial_state.state})
@@ -174,14 +181,13 @@ class ActiveTrials:
 
     def _check_reads(self, training: ActiveTrial) -> None:
         """Ends the study if a searched parameter has no effect. Checked at the budget of a trial: then all of
-        its code has run."""
-        read = self._journal.index.read_params
+        its code has run. A parameter that the code reads in another branch has more trials."""
+        unread = self._unread(training.params)
+        self._unread_trials.update(unread)
         unread = [
-            parameter.name
-            for parameter in self._context.spec.space.parameters
-            if parameter.name in training.params
-            and not isinstance(parameter.domain, Constant)
-            and not read & {parameter.name, ALL_READ}
+            name
+            for name in unread
+            if name not in self._read_in_code or self._unread_trials[name] >= MAX_UNREAD_TRIALS
         ]
         if unread and self._checks_reads:
             names = ", ".join(f"`{name}`" for name in unread)
@@ -190,6 +196,22 @@ class ActiveTrials:
                 "of the search have no effect",
                 hints=(f"read it in the trainable: `config.{unread[0]}`", "or remove it from `space`"),
             )
+
+    def _unread(self, names: Collection[str]) -> list[str]:
+        """Returns the searched parameters among these that no code has read."""
+        read = self._journal.index.read_params
+        return [
+            parameter.name
+            for parameter in self._context.spec.space.parameters
+            if parameter.name in names
+            and not isinstance(parameter.domain, Constant)
+            and not read & {parameter.name, ALL_READ}
+        ]
+
+    @property
+    def never_read(self) -> list[str]:
+        """The searched parameters that trials had at their budget, and that no code has read."""
+        return self._unread(self._unread_trials) if self._checks_reads else []
 
     def _update_best(self, training: ActiveTrial, report: EpochReported) -> None:
         value, best = report.metrics.get(self._context.spec.metric, math.nan), self._journal.index.best

@@ -36,6 +36,7 @@ from hopyard.mop_runtime.messages import OpenPartitions, Shutdown
 from hopyard.mop_runtime.transport.driver_server import DriverServer
 from hopyard.mop_runtime.transport.framing import join_address
 from hopyard.private_files import make_folder
+from hopyard.studies.code_reads import unread_note
 from hopyard.studies.trainer import TrainerContext, TrainerEvent, TrialWork
 from hopyard.trial_state.shared_memory_store import StateStore
 
@@ -244,6 +245,8 @@ class MopTrainer:
 
     def close(self, *, completed: bool) -> None:
         """completed: saves the best state only; otherwise all states from which the study would resume."""
+        if completed and (names := self._trials.never_read):
+            self._context.log_message(unread_note(names))
         self._send_deferred()
         self._wait_for_checkpoint()
         self._worker_messages.is_leaving = not completed

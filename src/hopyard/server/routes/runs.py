@@ -367,8 +367,9 @@ _MIN_TIMESTAMP = 0.0
 
 async def _check_not_forked(services: Services, spec: RunSpec) -> None:
     """Raises SpecError for a fork, except for a run with other code that starts from a checkpoint of an
-    existing run. A trial may resume from the checkpoint of another trial, which is checked elsewhere."""
-    if spec.initial_folder is not None:
+    existing run. A trial may resume from the checkpoint or the files of another trial, which is checked
+    elsewhere."""
+    if spec.initial_folder is not None and spec.parent is None:
         raise SpecError(
             "initial_folder: this request cannot fork a run",
             hints=("use POST /runs/{id}/fork with `files`, or `hop fork RUN --files`",),

@@ -5,7 +5,7 @@ The unit of reports, in this order:
 1. A budget in steps: the step of a report is its unit.
 2. `steps_per_epoch` is set: a step is converted to epochs.
 3. The first step is the number of an epoch: within the completed epochs if the script counts from 0, one more
-   if it counts from 1.
+   if it counts from 1. A script that resumes from its own files counts as in its first run.
 4. Other steps and reports without a step are held. The position of the script's `hop.loop` over the epochs
    releases the last report before each end of an epoch. Without such a loop, no report counts before the run
    ends.
@@ -24,12 +24,14 @@ from hopyard.studies.trial_runs.run_events import LoopProgressEvent
 @dataclass(frozen=True, slots=True)
 class UnitSettings:
     """last: the last unit that the script must do. counts_steps: the budget is in steps. steps_per_epoch: 0
-    if it is unknown. steps_are_epochs: False if the steps of another trial exceeded the last epoch."""
+    if it is unknown. steps_are_epochs: False if the steps of another trial exceeded the last epoch. offset:
+    from steps to epochs, as an earlier run of the script has shown: 1 if it counts from 0."""
 
     last: int
     counts_steps: bool = False
     steps_per_epoch: int = 0
     steps_are_epochs: bool = True
+    offset: int | None = None
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class ReportUnit:
     settings: UnitSettings
     _count: int = 0
     _offset: int | None = None  # from steps to epochs, if steps are epochs
+    shown_offset: int | None = None  # as in `UnitSettings`, if this attempt has begun without a checkpoint
     _is_other_unit: bool | None = None  # whether steps are no epochs; None before the first report
     _held: list[MetricReport] = field(default_factory=list)
     _positions: list[LoopProgressEvent] = field(default_factory=list)
@@ -92,8 +95,12 @@ class ReportUnit:
         elif settings.counts_steps or settings.steps_per_epoch:
             self._is_other_unit = False
         else:
-            self._offset = 1 if step <= self.start else 0
+            self._offset = settings.offset
+            if self._offset is None:
+                self._offset = 1 if step <= self.start else 0
             self._is_other_unit = not settings.steps_are_epochs or step + self._offset > settings.last
+            if self.start == 0 and step <= 1 and not self._is_other_unit:
+                self.shown_offset = 1 - step
 
     def _release_before_positions(self) -> list[tuple[int, MetricReport]]:
         """A later report shows that all reports before the position have arrived."""

@@ -3,6 +3,7 @@ with results that do not depend on it. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from hopyard.domain.param_format import fill_command, param_format_from_json
@@ -11,15 +12,21 @@ from hopyard.domain.space import Constant
 from hopyard.domain.study import StudySpec
 from hopyard.domain.suggest import closest_name
 from hopyard.errors import StudyFailed
+from hopyard.studies.code_reads import MAX_UNREAD_TRIALS
 
 _MAX_NAMES = 12
 
 
 class ScriptParams:
-    """Collects the parameters that runs of the study have declared."""
+    """Collects the parameters that runs of the study have declared.
 
-    def __init__(self, spec: StudySpec) -> None:
-        self._spec = spec
+    named_in_code: parameters that a call of `hop.params` in the script names. Such a call may stand in a
+    branch that a trial does not take.
+    """
+
+    def __init__(self, spec: StudySpec, named_in_code: Collection[str] = ()) -> None:
+        self._spec, self._named_in_code = spec, named_in_code
+        self._unread_trials: Counter[str] = Counter()
         self._searched = [
             parameter.name
             for parameter in spec.space.parameters
@@ -47,12 +54,27 @@ class ScriptParams:
         return bool(new)
 
     def check(self, params: Mapping[str, ParamValue], unread: Collection[str] = ()) -> None:
-        """Raises StudyFailed if the study searches one of the params of a trial, and no trial has taken it.
-        unread: parameters that its ended run has not read."""
+        """Checks the parameters of a trial that has ended. Raises StudyFailed if the study searches one of
+        them, and no trial has taken it. unread: parameters that its run has not read."""
+        untaken = self.untaken(params, unread)
+        self._unread_trials.update(untaken)
+        final = [
+            name
+            for name in untaken
+            if name not in self._named_in_code or self._unread_trials[name] >= MAX_UNREAD_TRIALS
+        ]
+        if final:
+            raise StudyFailed(self._describe(final, unread), hints=self._hints(final[0]))
+
+    def untaken(self, params: Mapping[str, ParamValue], unread: Collection[str] = ()) -> list[str]:
+        """Returns the searched parameters among these that no trial has taken until now."""
         taken = ((self.declared or set()) | self._in_command) - set(unread)
-        untaken = [name for name in self._searched if name in params and name not in taken]
-        if untaken:
-            raise StudyFailed(self._describe(untaken, unread), hints=self._hints(untaken[0]))
+        return [name for name in self._searched if name in params and name not in taken]
+
+    @property
+    def never_read(self) -> list[str]:
+        """The searched parameters that ended trials had, and that no trial has taken."""
+        return self.untaken(dict.fromkeys(self._unread_trials))
 
     def _describe(self, untaken: list[str], unread: Collection[str]) -> str:
         names = ", ".join(f"`{name}`" for name in untaken[:_MAX_NAMES])

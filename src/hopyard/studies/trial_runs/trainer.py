@@ -9,12 +9,14 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import ParamValue, RunPhase
 from hopyard.domain.study import BudgetUnit
 from hopyard.errors import Conflict, HopyardError, NotFound, ServerUnavailable, StudyFailed
+from hopyard.studies.code_reads import declared_names, unread_note
 from hopyard.studies.journal import CONTINUED, JournalRecord
 from hopyard.studies.server_api import StudyApi
 from hopyard.studies.trainer import BudgetReached, TrainerContext, TrainerEvent, TrialFailed, TrialWork
@@ -90,7 +92,10 @@ class TrialRunTrainer:
         self._orphans_stopped = False
         self._warned_uncounted = False
         self._steps_are_epochs = True  # as in `UnitSettings`
-        self._script_params = ScriptParams(context.spec)
+        self._step_offset: int | None = None  # likewise
+        self._named_in_code = declared_names(context.spec, Path.cwd())
+        self._script_params = ScriptParams(context.spec, self._named_in_code)
+        self._warned_untaken = False
         self._trial_params: dict[TrialId, Mapping[str, ParamValue]] = {}
         self._load_past(context.past_records)
 
@@ -103,6 +108,8 @@ class TrialRunTrainer:
                 self._resume_checkpoints.set_run_name(RunId(record["run"]), str(record["name"]))
             elif record.get("kind") == "declared":
                 self._script_params.declare(record["params"])
+            elif record.get("kind") == "counts":
+                self._step_offset = int(record["offset"])
             elif record.get("kind") == "run":
                 run_spec = TrialRunSpec.from_record(record)
                 self._resume_checkpoints.add_run(
@@ -111,7 +118,8 @@ class TrialRunTrainer:
                 self._latest_runs[run_spec.trial] = run_spec
                 self._interrupted_runs.pop(run_spec.trial, None)
             elif record.get("kind") == CONTINUED:
-                self._script_params = ScriptParams(self._spec)  # the code may be another one
+                # the code may be another one
+                self._script_params = ScriptParams(self._spec, self._named_in_code)
                 self._interrupted_runs |= {
                     trial: run_spec
                     for trial, run_spec in self._latest_runs.items()
@@ -135,7 +143,13 @@ class TrialRunTrainer:
                 work,
                 newest,
                 run_request(
-                    self._run, self._spec, work, newest.resume, newest.last_epoch, retry=newest.retry
+                    self._run,
+                    self._spec,
+                    work,
+                    newest.resume,
+                    newest.last_epoch,
+                    retry=newest.retry,
+                    folder=newest.folder,
                 ),
             )
             return
@@ -186,6 +200,8 @@ class TrialRunTrainer:
     def close(self, *, completed: bool) -> None:
         """completed: waits some time for the runs that were requested to end, so that a finished study leaves
         no running run."""
+        if completed and (names := self._script_params.never_read):
+            self._context.log_message(unread_note(names))
         deadline = time.monotonic() + _EXIT_TIMEOUT_S
         while completed and time.monotonic() < deadline and not self._context.is_stopping():
             if all(child.is_finished for child in self._trial_runs.values()):
@@ -200,9 +216,12 @@ class TrialRunTrainer:
             if self._is_busy(trial) or self._is_busy(source_trial, reached=True) or self._is_ending(trial):
                 continue  # its checkpoint is still being written
             del self._unsubmitted_work[trial]
+            folder = self._run_folder(work, source_trial)
             source, shift = self._resume_checkpoint(work, source_trial)
             retry = self._retries.pop(trial, 0)
-            run_spec, body = plan_run(self._run, self._spec, work, source, shift=shift, retry=retry)
+            run_spec, body = plan_run(
+                self._run, self._spec, work, source, shift=shift, retry=retry, folder=folder
+            )
             fields = {
                 "run": run_spec.run,
                 "budget": run_spec.budget,
@@ -210,10 +229,23 @@ class TrialRunTrainer:
                 "shift": run_spec.epoch_shift,
                 "resume": run_spec.resume,
                 "retry": run_spec.retry,
+                "folder": run_spec.folder,
             }
             self._context.journal.write("run", trial=trial, **fields)
             self._resume_checkpoints.add_run(run_spec, reported_epoch=work.done_epochs)
             self._submit(work, run_spec, body)
+
+    def _run_folder(self, work: TrialWork, source_trial: TrialId) -> str | None:
+        """Returns the run folder of the last run of the trial, with the checkpoints that its script wrote
+        itself. A script that does not take its budget may have trained beyond it."""
+        if source_trial != work.trial:
+            return None
+        newest = self._interrupted_runs.get(work.trial) or self._latest_runs.get(work.trial)
+        is_within_budget = work.trial in self._retries or self._script_params.takes_budget
+        if newest is None or not (is_within_budget or work.trial in self._interrupted_runs):
+            return None
+        run = self._api.find(lambda client: client.get_run(newest.run))
+        return None if run is None else run["run_folder"]
 
     def _resume_checkpoint(self, work: TrialWork, source_trial: TrialId) -> tuple[api.Checkpoint | None, int]:
         """Returns the checkpoint from which the work starts, and the shift from the script's epochs to the
@@ -267,7 +299,10 @@ class TrialRunTrainer:
             run_spec.trial,
             run_spec.budget,
             self._spec.metric,
-            unit_settings(self._spec, run_spec, steps_are_epochs=self._steps_are_epochs),
+            replace(
+                unit_settings(self._spec, run_spec, steps_are_epochs=self._steps_are_epochs),
+                offset=self._step_offset,
+            ),
             run_spec.epoch_shift,
             self._spec.budget_param,
             reports_at_end,
@@ -353,24 +388,44 @@ class TrialRunTrainer:
                 self._stop_over_budget(child)
 
     def _check_params(self, trial_run: TrialRun, *, ended: bool) -> None:
-        """Raises StudyFailed if the script does not take a parameter that the study searches. The script has
-        declared its parameters when it reports for the first time."""
+        """Raises StudyFailed if the script does not take a parameter that the study searches. That is known
+        at the end of a trial: a script may read a parameter after its first report."""
         declared = trial_run.declared
         if declared is not None and self._script_params.declare(declared):
             self._context.journal.write("declared", run=trial_run.run, params=sorted(declared))
         self._resume_checkpoints.takes_budget = self._script_params.takes_budget
-        has_succeeded = ended and trial_run.phase is RunPhase.SUCCEEDED
-        if not has_succeeded and (declared is None or not trial_run.has_reported):
+        params = self._trial_params.get(trial_run.trial, {})
+        has_run_completely = (
+            ended
+            and trial_run.phase is not None
+            and trial_run.phase.is_final
+            and (trial_run.phase is RunPhase.SUCCEEDED or trial_run.has_reached_budget)
+        )
+        if not has_run_completely:
+            if declared is not None and trial_run.has_reported:
+                self._warn_untaken(trial_run, self._script_params.untaken(params))
             return
         try:
-            unread = trial_run.unread if ended else ()
-            self._script_params.check(self._trial_params.get(trial_run.trial, {}), unread)
+            self._script_params.check(params, trial_run.unread)
         except StudyFailed as error:
             self._context.journal.write("failed", trial=trial_run.trial, error=error.message, traceback="")
             raise
 
+    def _warn_untaken(self, trial_run: TrialRun, untaken: list[str]) -> None:
+        if untaken and not self._warned_untaken:
+            self._warned_untaken = True
+            names = ", ".join(f"`{name}`" for name in untaken)
+            self._context.log_message(
+                f"trial {trial_run.trial} has reported, and has not read {names} until now; the study ends "
+                "with this trial if it never does"
+            )
+
     def _check_steps(self, trial_run: TrialRun) -> None:
-        """Notifies of reports that count only at the end of a run."""
+        """Records whether the script counts from 0, and notifies of reports that count only at the end of a
+        run."""
+        if self._step_offset is None and trial_run.step_offset is not None:
+            self._step_offset = trial_run.step_offset
+            self._context.journal.write("counts", run=trial_run.run, offset=self._step_offset)
         if self._steps_are_epochs and trial_run.steps_exceed_budget:
             self._steps_are_epochs = self._spec.budget_unit is BudgetUnit.STEPS
             self._context.log_message(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.domain.ids import RunId, TrialId
@@ -80,7 +80,7 @@ class TrialRun:
         attempt = status["attempt"]
         if attempt is not None and attempt not in self._report_units:
             self._report_units[attempt] = ReportUnit(
-                self._epochs_at_step(status["resumed_from_step"]), self.unit
+                self._epochs_at_step(status["resumed_from_step"]), self._known_unit
             )
 
     def add_data(self, stream: StreamId, offset: int, data: bytes) -> list[TrainerEvent]:
@@ -222,7 +222,17 @@ class TrialRun:
         return EpochReported(self.trial, epoch, metrics)
 
     def _unit_of(self, attempt: str) -> ReportUnit:
-        return self._report_units.setdefault(attempt, ReportUnit(0, self.unit))
+        return self._report_units.setdefault(attempt, ReportUnit(0, self._known_unit))
+
+    @property
+    def step_offset(self) -> int | None:
+        """From steps to epochs, if an attempt without a checkpoint has shown it."""
+        units = self._report_units.values()
+        return next((unit.shown_offset for unit in units if unit.shown_offset is not None), self.unit.offset)
+
+    @property
+    def _known_unit(self) -> UnitSettings:
+        return replace(self.unit, offset=self.step_offset)
 
     def _epochs_at_step(self, step: int | None) -> int:
         """Returns the script's completed epochs at a checkpoint. A step beyond the last epoch counts batches;

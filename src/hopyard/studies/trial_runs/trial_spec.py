@@ -24,7 +24,7 @@ _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 class TrialRunSpec:
     """The journal's record `run`. resume: the checkpoint as in a RunSpec; None for a start from scratch.
     last_epoch, epoch_shift: as in `TrialRun`. retry: the number of earlier runs for the same budget that were
-    killed or failed."""
+    killed or failed. folder: the run folder that it begins with."""
 
     trial: TrialId
     run: RunId
@@ -33,6 +33,7 @@ class TrialRunSpec:
     epoch_shift: int = 0
     resume: api.ResumeIn | None = None
     retry: int = 0
+    folder: str | None = None
 
     @classmethod
     def from_record(cls, record: JournalRecord) -> TrialRunSpec:
@@ -44,6 +45,7 @@ class TrialRunSpec:
             int(record["shift"]),
             record["resume"],
             int(record.get("retry", 0)),
+            record.get("folder"),
         )
 
 
@@ -77,18 +79,20 @@ def plan_run(
     *,
     shift: int,
     retry: int = 0,
+    folder: str | None = None,
 ) -> tuple[TrialRunSpec, api.SubmitIn]:
     """Returns the run for this work, and the body of its submission. source: the checkpoint to resume from,
-    as the server lists it. shift: from the script's epochs to the trial's. retry: as in `TrialRunSpec`."""
+    as the server lists it. shift: from the script's epochs to the trial's. retry, folder: as in
+    `TrialRunSpec`."""
     last = work.budget - shift
     resume: api.ResumeIn | None = (
         None
         if source is None
         else {"run": source["run"], "step": int(source["step"]), "manifest": source["manifest"]}
     )
-    body = run_request(study, spec, work, resume, last, retry=retry)
+    body = run_request(study, spec, work, resume, last, retry=retry, folder=folder)
     run = RunId(body["id"] or "")
-    return TrialRunSpec(work.trial, run, work.budget, last, shift, resume, retry), body
+    return TrialRunSpec(work.trial, run, work.budget, last, shift, resume, retry, folder), body
 
 
 def run_request(
@@ -99,6 +103,7 @@ def run_request(
     last_epoch: int,
     *,
     retry: int = 0,
+    folder: str | None = None,
 ) -> api.SubmitIn:
     """Returns the body for `POST /runs`. The id is derived from all inputs of the run, so that a repeated
     submission is harmless."""
@@ -114,6 +119,7 @@ def run_request(
         "parent": study,
         "resume": resume,
         "forked_from": None if resume is None else resume["run"],
+        "initial_folder": folder,
     }
     inputs = [study, work.trial, work.budget, params, resume, *([retry] if retry else ())]
     identity = json.dumps(inputs, sort_keys=True)
