@@ -43,7 +43,7 @@ class ReleasesTrials(Protocol):
 
 
 @runtime_checkable
-class RestoresProposals(Protocol):
+class ProposalRestore(Protocol):
     """Implemented by searchers whose proposals take long to compute, and whose state does not depend on that
     computation. A restarted driver then needs no time for the proposals of earlier drivers."""
 

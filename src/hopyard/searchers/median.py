@@ -14,7 +14,7 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
-from hopyard.interfaces.searcher import ReleasesTrials, RestoresProposals, Searcher
+from hopyard.interfaces.searcher import ProposalRestore, ReleasesTrials, Searcher
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class MedianStopping:
         self._curves: dict[TrialId, _Curve] = {}
 
     def recall(self, proposals: Mapping[TrialId, Mapping[str, ParamValue]]) -> None:
-        if isinstance(self._inner, RestoresProposals):
+        if isinstance(self._inner, ProposalRestore):
             self._inner.recall(proposals)
 
     def ask(self) -> Proposal | SearchState:

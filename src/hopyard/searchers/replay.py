@@ -9,7 +9,7 @@ from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.domain.trial import AskEvent, Proposal, StudyEvent, TellEvent
 from hopyard.errors import Conflict
-from hopyard.interfaces.searcher import RestoresProposals, Searcher
+from hopyard.interfaces.searcher import ProposalRestore, Searcher
 
 _CHANGED_HINT = "restore the searcher, its options, the space and the seed of the study, or start a new study"
 
@@ -20,7 +20,7 @@ def replay(searcher: Searcher, events: Iterable[StudyEvent]) -> int:
     Raises Conflict with the number (from 0) of the first event that is answered differently.
     """
     number, calls = -1, list(events)
-    if isinstance(searcher, RestoresProposals):
+    if isinstance(searcher, ProposalRestore):
         proposals: dict[TrialId, Mapping[str, ParamValue]] = {}
         for event in calls:
             if isinstance(event, AskEvent) and isinstance(event.answer, Proposal):
