@@ -44,7 +44,7 @@ class ReleasesTrials(Protocol):
 
 @runtime_checkable
 class ProposalRestore(Protocol):
-    """Implemented by searchers whose proposals take long to compute, and whose state does not depend on that
+    """Implemented by searchers with slow proposals, if the state of the searcher does not depend on their
     computation. A restarted driver then needs no time for the proposals of earlier drivers."""
 
     def recall(self, proposals: Mapping[TrialId, Mapping[str, ParamValue]]) -> None:
