@@ -118,7 +118,7 @@ def test_scalars_stored_as_tensors_are_read(tensor: TensorProto, expected: float
         value = Summary.Value(tag="x", tensor=tensor, metadata=metadata)
         return [
             s.value
-            for s in decode_scalars(Event(step=-2, summary=Summary(value=[value])).SerializeToString())
+            for s in decode_scalars(Event(step=-2, summary=Summary(value=[value])).SerializeToString(), {})
             if s.step == -2
         ]
 
@@ -234,12 +234,12 @@ def test_media_beside_scalars_do_not_hide_them(tmp_path: Path) -> None:
 def test_scalar_is_read_as_written(tag: str, value: float, step: int, at: float) -> None:
     summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
     data = Event(wall_time=at, step=step, summary=summary).SerializeToString()
-    assert list(decode_scalars(data)) == [(tag, step, at, value)]
+    assert list(decode_scalars(data, {})) == [(tag, step, at, value)]
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_without_error(data: bytes) -> None:
-    list(decode_scalars(data))
+    list(decode_scalars(data, {}))
     try:
         list(iterate_fields(data))
     except MalformedMessage:

@@ -32,6 +32,8 @@ _BLOCK_BYTES = 1024 * 1024
 _MAX_CHECKED_BYTES = 64 * 1024
 _MAX_RECORD_BYTES = 64 * 1024**2  # a larger event is skipped unread
 _TIMESTAMP_GRANULARITY_NS = 2_000_000_000  # the granularity that a folder's time stamp may have
+# the fields of `Summary.Value` with the old form of a value of a plugin
+_MEDIA = {4: "images", 5: "histograms", 6: "audio"}
 # an event with one number, as PyTorch, tensorboardX and TensorFlow 1 write it: time, step, tag, value
 _PLAIN_EVENT = re.compile(
     rb"\x09(.{8})(?:\x10([\x80-\xff]{0,9}[\x00-\x7f]))?\x2a([\x00-\x7f]|[\x80-\xff][\x00-\x7f])"
@@ -165,6 +167,7 @@ class _EventFile:
         self._is_corrupt = False
         self._ignored_inode = -1
         self._length_checks: dict[int, int] = {}  # the checksum of each length that a record had
+        self._plugins: dict[str, str] = {}
 
     def skip_to_end(self, *, forever: bool) -> None:
         try:
@@ -196,6 +199,7 @@ class _EventFile:
                 False,
                 None,
             )
+            self._plugins.clear()
         if (
             self._is_corrupt
             or stat_result.st_size <= self._offset
@@ -223,7 +227,7 @@ class _EventFile:
                 if check != expected:
                     self._retry_or_mark_corrupt(size)
                     return
-                yield from decode_scalars(record)
+                yield from decode_scalars(record, self._plugins)
                 self._offset += _FRAME_BYTES + len(record)
                 self._suspect_size = None
             if is_wrong:
@@ -265,7 +269,7 @@ class _EventFile:
             if len(data) < length + _CRC.size:
                 return False
             record = data[:length]
-            scalars = list(decode_scalars(record))
+            scalars = list(decode_scalars(record, self._plugins))
             is_checked = bool(scalars) or length <= _MAX_CHECKED_BYTES
             if is_checked and masked_crc(record) != _CRC.unpack_from(data, length)[0]:
                 self._retry_or_mark_corrupt(size)
@@ -288,9 +292,13 @@ class _EventFile:
             self._suspect_size = (self._offset, size)
 
 
-def decode_scalars(event: bytes) -> Iterator[Scalar]:
+def decode_scalars(event: bytes, plugins: dict[str, str]) -> Iterator[Scalar]:
     """Yields the scalars in one `Event` message; none for events of other kinds and for bytes that are not a
-    message."""
+    message.
+
+    plugins: the plugin of each tag that earlier events of the file stated, which this call extends. The first
+    one counts, as in TensorBoard: later values need not repeat it.
+    """
     plain = _PLAIN_EVENT.fullmatch(event)
     if plain is not None:
         time_bytes, step_bytes, outer, inner, tag_length, tag_bytes, value_bytes = plain.groups()
@@ -301,13 +309,14 @@ def decode_scalars(event: bytes) -> Iterator[Scalar]:
             and _read_varint(inner) == inner_length
             and _read_varint(outer) == inner_length + 1 + len(inner)
         ):
-            step = _read_varint(step_bytes or b"\0")
-            yield Scalar(
-                decode_text(tag_bytes),
-                step - 2**64 if step >= 2**63 else step,
-                _DOUBLE.unpack(time_bytes)[0],
-                _FLOAT.unpack(value_bytes)[0],
-            )
+            step, tag = _read_varint(step_bytes or b"\0"), decode_text(tag_bytes)
+            if plugins.setdefault(tag, "scalars") == "scalars":
+                yield Scalar(
+                    tag,
+                    step - 2**64 if step >= 2**63 else step,
+                    _DOUBLE.unpack(time_bytes)[0],
+                    _FLOAT.unpack(value_bytes)[0],
+                )
             return
     try:
         wall_time, step, summary = 0.0, 0, b""
@@ -320,7 +329,7 @@ def decode_scalars(event: bytes) -> Iterator[Scalar]:
                 summary = value
         for number, _, value in iterate_fields(summary):
             if number == 1 and isinstance(value, bytes):
-                scalar = _summary_value(value)
+                scalar = _summary_value(value, plugins)
                 if scalar is not None:
                     yield Scalar(scalar[0], step, wall_time, scalar[1])
     except MalformedMessage:
@@ -334,7 +343,7 @@ def _read_varint(data: bytes) -> int:
     return value & 0xFFFFFFFFFFFFFFFF
 
 
-def _summary_value(data: bytes) -> tuple[str, float] | None:
+def _summary_value(data: bytes, plugins: dict[str, str]) -> tuple[str, float] | None:
     """Returns tag and number of one `Summary.Value`; None for images, histograms, text and others."""
     tag, number_value, plugin = "", None, ""
     for number, kind, value in iterate_fields(data):
@@ -342,13 +351,15 @@ def _summary_value(data: bytes) -> tuple[str, float] | None:
             tag = decode_text(value)
         elif number == 2 and kind is WireType.FIXED32 and isinstance(value, bytes):
             (number_value,) = struct.unpack("<f", value)
+            plugin = "scalars"
+        elif number in _MEDIA:
+            plugin = _MEDIA[number]
         elif number == 8 and isinstance(value, bytes):
             number_value = scalar_of_tensor(value)
         elif number == 9 and isinstance(value, bytes):
-            plugin = _plugin(value)
-    if not tag or number_value is None or plugin not in ("", "scalars"):
-        return None
-    return tag, number_value
+            plugin = plugin or _plugin(value)
+    is_scalar = (plugins.setdefault(tag, plugin) if plugin else plugins.get(tag)) == "scalars"
+    return (tag, number_value) if is_scalar and tag and number_value is not None else None
 
 
 def _plugin(metadata: bytes) -> str:
