@@ -54,14 +54,14 @@ class Shell:
         path.write_text(text)
         return path
 
-    def hop(self, *words: str, stdin: str = "") -> CommandResult:
+    def hop(self, *words: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> CommandResult:
         process = subprocess.run(
             [*HOP, *words],
             cwd=self.folder,
             env=self.environment,
             input=stdin.encode(),
             capture_output=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         return CommandResult(process.returncode, process.stdout, process.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_PARAMS = 1000
 _last_steps: dict[str, int] = {}
+_prefixes: dict[tuple[str, str], str] = {}  # by library and id of a run of this library
 
 
 def is_active() -> bool:
@@ -23,27 +25,43 @@ def is_active() -> bool:
     return not os.environ.get("HOPYARD_STUDY")
 
 
-def log_metrics(library: str, values: Mapping[Any, Any], step: Any = None) -> None:
+def run_prefix(library: str, run: Any, name: Any = "") -> str:
+    """Returns the prefix of the names in a run of this library. The first run of a process has none; others
+    have their name, or else their number.
+
+    run: its id. name: as the script gave it.
+    """
+    key = library, str(run)
+    if key not in _prefixes:
+        used = [prefix for known, prefix in _prefixes.items() if known[0] == library]
+        named = f"{name}/" if isinstance(name, str) and name else ""
+        is_free = named and named not in used
+        _prefixes[key] = "" if not used else named if is_free else f"{len(used) + 1}/"
+    return _prefixes[key]
+
+
+def log_metrics(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
     """Logs the numbers among the values; names of nested values are joined with dots."""
-    call_guarded(library, _log, values, step)
+    call_guarded(library, _log, values, step, prefix)
 
 
-def log_counted(library: str, values: Mapping[Any, Any], step: Any = None) -> None:
+def log_counted(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
     """As `log_metrics` for a library with the default step 0: a repeated 0 is the next step."""
-    for name, value in values.items():
-        last = _last_steps.get(str(name))
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        last = _last_steps.get(name)
         number = last + 1 if not step and last is not None else int(step or 0)
-        _last_steps[str(name)] = number
+        _last_steps[name] = number
         log_metrics(library, {name: value}, number)
 
 
-def record_summary(library: str, values: Mapping[Any, Any]) -> None:
-    call_guarded(library, _summarize, values)
+def record_summary(library: str, values: Mapping[Any, Any], prefix: str = "") -> None:
+    call_guarded(library, _summarize, values, prefix)
 
 
-def record_params(library: str, values: Mapping[Any, Any]) -> None:
+def record_params(library: str, values: Mapping[Any, Any], prefix: str = "") -> None:
     """Shows the values as parameters of the run."""
-    call_guarded(library, _record_params, values)
+    call_guarded(library, _record_params, values, prefix)
 
 
 def append_line(file: str, line: str) -> None:
@@ -58,26 +76,26 @@ def append_line(file: str, line: str) -> None:
         os.close(descriptor)
 
 
-def _log(values: Mapping[Any, Any], step: Any) -> None:
+def _log(values: Mapping[Any, Any], step: Any, prefix: str) -> None:
     import hopyard
 
-    numbers = {name: value for name, value in _flat(values, "") if _is_number(value)}
+    numbers = {name: value for name, value in _flat(values, prefix) if _is_number(value)}
     if numbers:
         hopyard.log(numbers, step=step)
 
 
-def _summarize(values: Mapping[Any, Any]) -> None:
+def _summarize(values: Mapping[Any, Any], prefix: str) -> None:
     import hopyard
 
-    numbers = {name: value for name, value in _flat(values, "") if _is_number(value)}
+    numbers = {name: value for name, value in _flat(values, prefix) if _is_number(value)}
     if numbers:
         hopyard.summary(numbers)
 
 
-def _record_params(values: Mapping[Any, Any]) -> None:
+def _record_params(values: Mapping[Any, Any], prefix: str) -> None:
     scalars = {
-        name: value
-        for name, value in _flat(values, "")
+        name: str(value) if value in (math.inf, -math.inf) or value != value else value  # JSON has no NaN
+        for name, value in _flat(values, prefix)
         if value is None or isinstance(value, (str, bool, int, float))
     }
     if scalars and os.environ.get("RANK", "0") == "0":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .import_hooks import call_guarded
-from .reports import is_active, log_metrics, record_params, record_summary
+from .reports import is_active, log_metrics, record_params, record_summary, run_prefix
 
 TYPE_CHECKING = False  # the import of `typing` would take milliseconds
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _KEY_FILES = ("~/.netrc", "~/_netrc")
+_CORE_LOG = "debug-core.log"
+_MAX_LOG_BYTES = 1024 * 1024
 
 
 def install(module: ModuleType) -> None:
@@ -76,12 +78,14 @@ def _extend_run(run_class: Any) -> None:
         result = log(self, data, step, *arguments, **options)
         if isinstance(data, dict):
             _record_config(self)
-            log_metrics("wandb", data, number)
+            log_metrics("wandb", data, number, _prefix(self))
         return result
 
     def finish_and_record(self: Any, *arguments: Any, **options: Any) -> Any:
         _record_config(self)
-        return finish(self, *arguments, **options)
+        result = finish(self, *arguments, **options)
+        call_guarded("the log of wandb", _copy_linked_log, self.settings.log_dir)
+        return result
 
     run_class.log, run_class.finish = log_and_record, finish_and_record
 
@@ -91,10 +95,31 @@ def _record_config(run: Any) -> None:
 
 
 def _record_changed_config(run: Any) -> None:
+    if run.id not in _recorded:
+        _copy_linked_log(run.settings.log_dir)
     config = dict(run.config)
     if config != _recorded.get(run.id):
         _recorded[run.id] = config
-        record_params("wandb", config)
+        record_params("wandb", config, _prefix(run))
+
+
+def _prefix(run: Any) -> str:
+    """Returns the prefix of a run's names. Online the server invents a name for a run without one."""
+    return run_prefix("wandb", run.id, run.name if run.offline else "")
+
+
+def _copy_linked_log(folder: str) -> None:
+    """Replaces the link to a log in the user's cache by a copy, since the outputs of a run contain no file
+    from outside of its folder."""
+    path = os.path.join(folder, _CORE_LOG)
+    if not os.path.islink(path):
+        return
+    with open(path, "rb") as log:
+        content = log.read(_MAX_LOG_BYTES)
+    copy = f"{path}.{os.getpid()}"
+    with open(copy, "xb") as file:
+        file.write(content)
+    os.replace(copy, path)
 
 
 _recorded: dict[str, dict[str, object]] = {}
@@ -106,7 +131,12 @@ def _extend_summary(summary_class: Any) -> None:
     def update_and_record(self: Any, values: Any) -> Any:
         result = update(self, values)
         if isinstance(values, dict):
-            record_summary("wandb", values)
+            call_guarded("wandb", _record_summary, self, values)
         return result
 
     summary_class.update = update_and_record
+
+
+def _record_summary(summary: Any, values: dict[Any, Any]) -> None:
+    run = summary._get_current_summary_callback.__self__
+    record_summary("wandb", values, _prefix(run))

@@ -1,0 +1,56 @@
+"""Scripts that log with wandb, MLflow and TensorBoard: killed, resumed, forked, and ranked on a board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Shell
+
+TIMEOUT_S = 400  # the libraries take seconds to start, on a busy machine much longer
+
+
+@pytest.mark.parametrize("library", ["wandb", "mlflow", "tensorboard"])
+def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX" if library == "tensorboard" else library)
+    variables = {
+        "HOME": str(tmp_path),
+        "WANDB_API_KEY": "",
+        "WANDB_X_SERVICE_WAIT": "300",
+        "MLFLOW_TRACKING_URI": "file:./mlruns",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "OTHER_LOGS": str(tmp_path / "other"),
+    }
+    environment = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
+    scripts.write("data/rows.txt", library)
+    assert scripts.hop("dataset", "push", library, "data").code == 0
+    common = ("-d", library, *environment, "-p", "lr=0.5")
+    words = ("run", *common, "-p", "die_at=1", "loggers.py", "--", library)
+    killed = scripts.hop(*words, timeout_s=TIMEOUT_S)
+    assert killed.code != 0 and "SIGKILL" in killed.stderr_text, killed.stderr_text
+    first = scripts.hop("info", "last", "--json").json
+    resumed = scripts.hop("resume", "last", timeout_s=TIMEOUT_S)
+    assert resumed.code == 0, resumed.stderr_text
+    second = scripts.hop("info", "last", "--json").json
+    forked = scripts.hop("fork", "last", "-p", "lr=0.25", "-p", "die_at=-1", timeout_s=TIMEOUT_S)
+    assert forked.code == 0, forked.stderr_text
+    third = scripts.hop("info", "last", "--json").json
+    for unexpected in ("could not be stored", "hopyard: "):
+        assert unexpected not in killed.stderr_text + resumed.stderr_text + forked.stderr_text
+
+    assert (second["latest"]["val.loss"], third["latest"]["val.loss"]) == ([3, 1.0], [3, 0.5])
+    assert third["latest"]["test/loss"][1] == 7.0
+    if library != "tensorboard":
+        params = {name: third["params"][name] for name in ("lr", "net.width", "clip")}
+        assert params == {"lr": 0.25, "net.width": 3, "clip": "inf"}
+        assert first["latest"]["val.loss"] == [1, 1.0]
+    assert third["summary"] == ({"final": 0.25} if library == "wandb" else {})
+
+    def board(*words: str) -> list[tuple[str, float, int | None]]:
+        rows = scripts.hop("board", library, "-m", "val.loss", "--json", *words).json["rows"]
+        return [(row["name"], row["value"], row["step"]) for row in rows if row["name"] != first["name"]]
+
+    assert board() == [(third["name"], 0.5, 3), (second["name"], 1.0, 3)]
+    assert board("--best") == [(third["name"], 0.25, 2), (second["name"], 0.5, 2)]
+    assert board("--best", "--max") == [(second["name"], 1.0, 3), (third["name"], 0.75, 0)]
