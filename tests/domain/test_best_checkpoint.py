@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from hopyard.domain.best_checkpoint import best_checkpoint
+from hopyard.domain.best_checkpoint import best_checkpoint, checkpoint_of_value
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import Digest, RunId, attempt_id
@@ -56,3 +56,15 @@ def test_damaged_and_unmeasured_checkpoints_are_never_the_best() -> None:
     assert best_step([saved(1, "acc", acc=1, damaged=True), saved(2, "acc", acc=0.5), saved(3, "acc")]) == 2
     assert best_step([saved(1, acc=1)]) is None and best_step([]) is None
     assert best_step([saved(1, "acc"), saved(2, "f1:x")]) is None
+
+
+def test_checkpoint_of_a_value() -> None:
+    run = [saved(1, acc=0.9), saved(2, acc=0.5), saved(3, acc=0.9), saved(4, damaged=True, acc=0.7), saved(5)]
+
+    def step(metric: str, value: float, at: int | None = None) -> int | None:
+        found = checkpoint_of_value(run, metric, value, step=at, higher=True)
+        return None if found is None else found.step
+
+    assert (step("acc", 0.9), step("acc", 0.9, 3), step("acc", 0.5, 3), step("acc", 0.7)) == (1, 3, 2, 1)
+    assert step("loss", 0.1) == 5
+    assert checkpoint_of_value(run[3:4], "acc", 0.7, step=None, higher=True) is None

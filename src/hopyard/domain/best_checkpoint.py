@@ -25,6 +25,24 @@ def best_checkpoint(checkpoints: Sequence[Checkpoint], datasets: Iterable[Datase
     return None
 
 
+def checkpoint_of_value(
+    checkpoints: Sequence[Checkpoint], metric: str, value: float, *, step: int | None, higher: bool
+) -> Checkpoint | None:
+    """Returns the checkpoint that has this value of the metric; None if there is no undamaged checkpoint.
+
+    Of several, the one at `step` counts, else the earliest. If none has the value, the best one by this
+    metric counts, else the newest one.
+    """
+    undamaged = [checkpoint for checkpoint in checkpoints if not checkpoint.damaged]
+    measured = [checkpoint for checkpoint in undamaged if metric in checkpoint.metrics]
+    equal = [checkpoint for checkpoint in measured if checkpoint.metrics[metric] == value]
+    if equal:
+        return next((checkpoint for checkpoint in equal if checkpoint.step == step), equal[0])
+    if measured:
+        return min(measured, key=lambda c: sort_key(c.metrics[metric], higher=higher))
+    return undamaged[-1] if undamaged else None
+
+
 def _ranking_metrics(best_by: str, datasets: Iterable[Dataset]) -> Iterable[tuple[str, bool]]:
     direction, separator, name = best_by.partition(":")
     is_requested = bool(separator) and direction in ("max", "min")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hopyard.config.metric_goal import infer_goal
-from hopyard.domain.best_checkpoint import best_checkpoint
+from hopyard.domain.best_checkpoint import best_checkpoint, checkpoint_of_value
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import RunId
 from hopyard.domain.metric_direction import higher_is_better, sort_key
@@ -152,11 +152,20 @@ async def pin_best_checkpoint(runs: RunStore, datasets: DatasetStore, ended: Run
         leaderboard = rank_runs(dataset, await runs.list_summaries(name, limit=MAX_RANKED_RUNS), limit=1)
         if not leaderboard.rows:
             continue
-        best = leaderboard.rows[0].run.id
+        first = leaderboard.rows[0]
+        best = first.run.id
         checkpoints = await runs.checkpoints(best)
         if not checkpoints:
             continue
-        selected = best_checkpoint(checkpoints, [dataset]) or checkpoints[-1]
+        selected = best_checkpoint(checkpoints, [dataset]) or checkpoint_of_value(
+            checkpoints,
+            leaderboard.metric,
+            first.value,
+            step=first.result.step,
+            higher=leaderboard.higher_is_better,
+        )
+        if selected is None:
+            continue
         if not selected.kept:
             await runs.set_checkpoint_kept(best, selected.step, True)
     return best

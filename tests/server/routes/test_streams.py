@@ -627,9 +627,12 @@ def test_leaderboard_ranks_best_first_and_keeps_the_best_checkpoint(tmp_path: Pa
         saved = await api.put_tree({"w": b"1"})
         for accuracy, loss in ((0.8, 0.3), (0.9, 0.5), (0.9, 0.1)):
             run = await api.start_run(datasets=[{"name": "mnist"}], params={"a": accuracy})
-            await api.request(
-                "POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved}
-            )
+            for step, measured in ((7, accuracy), (9, 0.1)):
+                await api.request(
+                    "POST",
+                    f"/attempts/{run['id']}.1/checkpoints",
+                    {"rank": 0, "step": step, "manifest": saved, "metrics": {"val_acc": measured}},
+                )
             await api.finish(
                 run,
                 segments=[("events", 0, event("summary", values={"val_acc": accuracy, "val_loss": loss}))],
@@ -643,6 +646,7 @@ def test_leaderboard_ranks_best_first_and_keeps_the_best_checkpoint(tmp_path: Pa
         ]
         assert (board["rows"][0]["checkpoint_step"], board["rows"][0]["version"]) == (7, 1)
         by_loss = await api.request("GET", "/datasets/mnist/board", metric="val_loss", limit=2)
+        assert by_loss["rows"][0]["checkpoint_step"] == 9, "the newest one, as none has the metric"
         assert (by_loss["higher_is_better"], [row["value"] for row in by_loss["rows"]]) == (False, [0.1, 0.3])
         best = board["rows"][0]["run"]
 

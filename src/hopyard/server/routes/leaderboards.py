@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hopyard.config.schemas.fields import LINE, RequestModel
+from hopyard.domain.best_checkpoint import checkpoint_of_value
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import RunId
 from hopyard.domain.metric_values import MetricValue, encode_value
@@ -51,7 +52,8 @@ class BoardQuery(RequestModel):
 
 class RowOut(Struct, frozen=True, kw_only=True):
     """source: where the value comes from: `summary`, `last` or `best`. step: of the logged value; null for a
-    summary. checkpoint_step: of the newest checkpoint; null if there is none. Values that are not finite are
+    summary. checkpoint_step: of the checkpoint with this value, else of the best one by this metric, else of
+    the newest one; null if there is none. Values that are not finite are
     `"NaN"`, `"Infinity"` and `"-Infinity"`."""
 
     rank: int
@@ -92,7 +94,7 @@ def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             run.id: run
             for run in await services.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids), brief=True))
         }
-        steps = await services.runs.newest_steps(ids)
+        steps = await _checkpoint_steps(services, leaderboard)
         # runs that were deleted meanwhile are skipped
         rows = [
             _to_row_out(row, runs_by_id[row.run.id], name, steps.get(row.run.id))
@@ -128,7 +130,28 @@ async def _rank(services: Services, dataset: Dataset, query: BoardQuery) -> Lead
     return rank_runs(dataset, runs, metric=metric, higher=higher, results=results, limit=query.limit)
 
 
-def _to_row_out(row: LeaderboardRow, run: Run, dataset: str, newest_step: int | None) -> RowOut:
+async def _checkpoint_steps(services: Services, leaderboard: Leaderboard) -> dict[RunId, int]:
+    steps: dict[RunId, int] = {}
+    saved = await services.runs.newest_steps([row.run.id for row in leaderboard.rows])
+    for row in leaderboard.rows:
+        if row.run.id not in saved:
+            continue
+        try:
+            checkpoint = checkpoint_of_value(
+                await services.runs.checkpoints(row.run.id),
+                leaderboard.metric,
+                row.value,
+                step=row.result.step,
+                higher=leaderboard.higher_is_better,
+            )
+        except NotFound:
+            continue  # deleted meanwhile
+        if checkpoint is not None:
+            steps[row.run.id] = checkpoint.step
+    return steps
+
+
+def _to_row_out(row: LeaderboardRow, run: Run, dataset: str, checkpoint_step: int | None) -> RowOut:
     return RowOut(
         rank=row.rank,
         run=run.id,
@@ -142,5 +165,5 @@ def _to_row_out(row: LeaderboardRow, run: Run, dataset: str, newest_step: int | 
         params=run.params,
         version=next((ref.version for ref in run.spec.datasets if ref.name == dataset), 0),
         submitted_at=run.submitted_at,
-        checkpoint_step=newest_step,
+        checkpoint_step=checkpoint_step,
     )
