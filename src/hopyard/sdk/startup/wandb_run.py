@@ -111,15 +111,16 @@ def _prefix(run: Any) -> str:
 def _copy_linked_log(folder: str) -> None:
     """Replaces the link to a log in the user's cache by a copy, since the outputs of a run contain no file
     from outside of its folder."""
+    from pathlib import Path
+
+    from hopyard.private_files import write_atomically
+
     path = os.path.join(folder, _CORE_LOG)
     if not os.path.islink(path):
         return
     with open(path, "rb") as log:
         content = log.read(_MAX_LOG_BYTES)
-    copy = f"{path}.{os.getpid()}"
-    with open(copy, "xb") as file:
-        file.write(content)
-    os.replace(copy, path)
+    write_atomically(Path(path), content)
 
 
 _recorded: dict[str, dict[str, object]] = {}
