@@ -974,8 +974,9 @@ class RotatedOut(TypedDict):
 
 class RowOut(TypedDict):
     """source: where the value comes from: `summary`, `last` or `best`. step: of the logged value; null
-    for a summary. checkpoint_step: of the newest checkpoint; null if there is none. Values that are not
-    finite are `"NaN"`, `"Infinity"` and `"-Infinity"`."""
+    for a summary. checkpoint_step: of the checkpoint with this value, else of the best one by this
+    metric, else of the newest one; null if there is none. Values that are not finite are `"NaN"`,
+    `"Infinity"` and `"-Infinity"`."""
 
     checkpoint_step: int | None
     label: str
