@@ -17,6 +17,7 @@ from hopyard.domain.manifest import Manifest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
 from hopyard.engines.local.cgroups import find_cgroups
+from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
 
@@ -134,7 +135,9 @@ def test_environment_names_run_rank_and_folders(run_scenario: RunScenario) -> No
             "yes",
             "7",
         ]
-        assert second == f"{fixture.folder('a.1')}/work False"
+        isolated = detect_isolation_mode() is not IsolationMode.MODES
+        place = fixture.home.run_places / "a" / "0" if isolated else fixture.folder("a.1")
+        assert second == f"{place}/work False"
 
     run_scenario(scenario)
 

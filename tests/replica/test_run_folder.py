@@ -44,7 +44,7 @@ pathlib.Path("best-1.bin").write_text("best")
 pathlib.Path("other.txt").write_text("other")
 if not os.path.islink("ckpt/last"):
     os.symlink(os.path.abspath("ckpt/state.json"), "ckpt/last")
-print("saved", json.load(open("ckpt/last")), flush=True)
+print("saved", json.load(open("ckpt/last")), run, flush=True)
 if attempt == 1:
     pathlib.Path("ckpt/torn.json").write_text('{"a":')
     time.sleep(600)
@@ -77,7 +77,8 @@ def test_next_attempt_begins_with_the_files_of_the_killed_one(
         assert exit_.is_success, exit_.reason + fixture.sink.stream("a.2", 0, "stderr").decode()
         found, saved = fixture.sink.stream("a.2", 0, "stdout").decode().splitlines()
         assert found == '["best-1.bin", "ckpt/last", "ckpt/state.json", "deep/1.txt", "main.txt"]'
-        assert saved == "saved 2"
+        assert saved == f"saved 2 {fixture.home.run_places}/a/run", "the same path as in the first attempt"
+        assert f"saved 1 {fixture.home.run_places}/a/run" in fixture.sink.stream("a.1", 0, "stdout").decode()
         await asyncio.to_thread(fixture.sink.wait_final, "a.2")
         tree = Manifest.decode(fixture.sink.blobs[Digest(fixture.sink.run_folders["a.2"])])
         assert [file.path for file in tree.files] == ["run/deep/1.txt", "run/deep/2.txt", *stored[1:]]

@@ -147,6 +147,12 @@ class Home:
         return self.root / "attempts"
 
     @property
+    def run_places(self) -> Path:
+        """The folder with a link to the files of the current attempt of each run, by the run's id. Processes
+        of a run find their files there, at the same path in each attempt."""
+        return self.root / "run-folders"
+
+    @property
     def trees(self) -> Path:
         return self.root / "cache" / "trees"
 

@@ -31,6 +31,7 @@ _HOME_ENTRIES = _MARKER_NAMES | {
     "blobs",
     "streams",
     "attempts",
+    "run-folders",
     "cache",
     "offline",
     "kept",

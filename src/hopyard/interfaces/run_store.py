@@ -177,8 +177,8 @@ class RunStore(Protocol):
     async def record_run_folder(
         self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
     ) -> None:
-        """Stores the files that the next attempt begins with. Raises NotFound, and Conflict for a superseded
-        attempt."""
+        """Stores the files that the next attempt begins with. If they differ from the stored ones, earlier
+        losses no longer count. Raises NotFound, and Conflict for a superseded attempt."""
 
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None

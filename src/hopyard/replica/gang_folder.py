@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopyard.config.home import Home
 from hopyard.domain.replica import LOCK_FILE, ReplicaSpec
 from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, open_file
@@ -27,6 +28,28 @@ class GangFolder:
     def run(self) -> Path:
         """The run folder, `$HOPYARD_RUN_DIR`."""
         return self.root / "run"
+
+    @property
+    def place(self) -> Path:
+        """The path of this folder for processes of the run. It is the same in each attempt, because scripts
+        write absolute paths into their checkpoints."""
+        return Home(Path(self.spec.node.home)).run_places / self.spec.launch.run
+
+    def make_place(self) -> None:
+        """Makes the link to this folder, over that of an earlier attempt. Call it with the lock."""
+        target, place = str(self.root.absolute()), self.place
+        with suppress(OSError):
+            if os.readlink(place) == target:
+                return
+        make_folder(place.parent)
+        scratch = place.with_name(f".{place.name}.{os.getpid()}")
+        scratch.unlink(missing_ok=True)
+        scratch.symlink_to(target)
+        scratch.replace(place)
+
+    def path_in_place(self, path: Path) -> Path:
+        """Returns a path of this folder as processes of the run see it."""
+        return self.place / path.relative_to(self.root)
 
     @property
     def shared_work(self) -> Path | None:

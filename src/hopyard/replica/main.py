@@ -240,7 +240,7 @@ class Replica:
                 user_process.ProcessSpec(
                     argv,
                     env,
-                    folder.work,
+                    self._gang.path_in_place(folder.work),
                     folder.streams / "stdout",
                     folder.streams / "stderr",
                     spec.node.cpus,

@@ -58,6 +58,7 @@ class MountView:
     read_only: folders and files, with everything below them. hidden: files and folders that appear empty.
     writable: folders that stay as they are, also below the other ones. links: the target of each symbolic
     link directly in an unmounted folder. mounts: the tree, read-only, at each of these existing folders.
+    places: the folder, writable, at each of these paths below an unmounted folder.
     """
 
     read_only: Sequence[Path] = ()
@@ -66,6 +67,7 @@ class MountView:
     unmounted: Sequence[Path] = ()
     links: Mapping[Path, Path] = field(default_factory=dict)
     mounts: Mapping[Path, Path] = field(default_factory=dict)
+    places: Mapping[Path, Path] = field(default_factory=dict)
 
 
 @cache
@@ -114,16 +116,15 @@ def apply_view(view: MountView, isolation_mode: IsolationMode, namespace: int | 
     _unshare(isolation_mode, namespace)
     # Opened in this namespace: the kernel binds no paths of another one.
     read_only, writable = _open(view.read_only), _open(view.writable)
-    trees = [
-        (path, descriptor)
-        for path, (_, descriptor) in zip(view.mounts, _open([*view.mounts.values()]), strict=True)
-    ]
+    trees, places = _open_sources(view.mounts), _open_sources(view.places)
     emptied = [path for path in view.unmounted if _mount_empty(path)]
     for path, descriptor in read_only:
         _bind(descriptor, path)
         _set_read_only(path)
     emptied += [path for path in view.hidden if _mount_empty(path)]
     for path, descriptor in writable:
+        _bind(descriptor, path)
+    for path, descriptor in places:
         _bind(descriptor, path)
     for path, target in view.links.items():
         os.symlink(target, path)
@@ -142,6 +143,11 @@ def apply_view(view: MountView, isolation_mode: IsolationMode, namespace: int | 
 
 def _open(paths: Sequence[Path]) -> list[tuple[Path, int]]:
     return [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in paths]
+
+
+def _open_sources(mounts: Mapping[Path, Path]) -> list[tuple[Path, int]]:
+    opened = _open([*mounts.values()])
+    return [(path, descriptor) for path, (_, descriptor) in zip(mounts, opened, strict=True)]
 
 
 def _bind(descriptor: int, path: Path) -> None:

@@ -24,6 +24,7 @@ from hopyard.replica import preflight
 from hopyard.replica.code_symlinks import place_links
 from hopyard.replica.dataset_mounts import DatasetMounts
 from hopyard.replica.errors import NodeFault, PrepareFailed, prepare_error
+from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.mount_namespace import MountView
 from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.python_environment import Environments, PythonInterpreter, locked_packages
@@ -120,6 +121,7 @@ class RunPreparation:
         """Fills the working folder and the run folder, once for the replicas of the gang that share them."""
         launch, run_folder = self.spec.launch, self.run_folder
         with run_folder.gang.locked() as is_ready:
+            run_folder.gang.make_place()
             is_shared = self.folder.shared_work is not None
             if launch.code is not None and not (is_shared and is_ready):
                 self._checkout(cache, launch.code)
@@ -284,6 +286,8 @@ def home_view(spec: ReplicaSpec, folder: ReplicaDir) -> MountView | None:
     if not (home.address_dir / home.socket_file.name).exists():  # the server proves its identity on its port
         read_only.append(home.identity_file)
     root = home.root.resolve()
+    gang = GangFolder(Path(spec.node.gang_folder or folder.root), spec)
+    own = gang.root.resolve()
     links = {
         root / file.name: Path(home.address_dir.name, file.name)
         for file in (home.server_file, home.socket_file)
@@ -297,6 +301,7 @@ def home_view(spec: ReplicaSpec, folder: ReplicaDir) -> MountView | None:
         # downloads and packs of other runs
         hidden=[path.resolve() for path in (caches / "uv", home.pack_cache) if path.exists()],
         # one mount: model states are hard-linked between folders, not copied
-        writable=[Path(spec.node.gang_folder or folder.root).resolve()],
+        writable=[own],
+        places={root / gang.place.relative_to(home.root): own},
         links=links,
     )

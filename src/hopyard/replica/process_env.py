@@ -12,6 +12,7 @@ from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables
 from hopyard.private_files import make_folder
+from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.replica_dir import ReplicaDir
 
 # the first folder of PYTHONPATH, as seen from that of the SDK; see `hopyard.sdk.startup`
@@ -33,6 +34,8 @@ def process_env(
     """Returns the whole environment of the user's process. The user's own `--env` and secrets override
     inherited and default variables, but not those that describe the run and its place."""
     launch, node = spec.launch, spec.node
+    gang = GangFolder(Path(node.gang_folder or folder.root), spec)
+    work = gang.path_in_place(folder.work)
     env = run_variables(os.environ, node.pass_environment)
     env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # more threads than cores slow each other down; without a limit the library's default is right
@@ -46,7 +49,7 @@ def process_env(
     if virtual_env is not None:
         env["VIRTUAL_ENV"] = str(virtual_env)
     sdk = make_sdk_folder(Path(node.home))
-    sources = _source_folders(spec, folder) if virtual_env is not None else []
+    sources = _source_folders(spec, work) if virtual_env is not None else []
     paths = [str(sdk / STARTUP_FOLDER), str(sdk), *sources, *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(paths)
     env[HOOKS_VARIABLE] = env.get(HOOKS_VARIABLE, "1")
@@ -55,7 +58,7 @@ def process_env(
         "HOPYARD_RUN_ID": launch.run,
         "HOPYARD_ATTEMPT": launch.attempt,
         "HOPYARD_REPLICA_DIR": str(folder.root),
-        "HOPYARD_RUN_DIR": str(Path(node.gang_folder or folder.root) / "run"),
+        "HOPYARD_RUN_DIR": str(gang.path_in_place(gang.run)),
         "HOPYARD_GANG_DIR": node.gang_folder or str(folder.root),
         "HOPYARD_PARAMS": json.dumps(dict(launch.params)),
         "HOPYARD_TAGS": json.dumps(dict(launch.tags)),
@@ -73,7 +76,7 @@ def process_env(
         env["HOPYARD_GPU_MEMORY"] = str(node.gpu_memory_bytes)
     if launch.environment.folder:
         env["HOPYARD_CODE_ORIGIN"] = launch.environment.folder
-        env["HOPYARD_CODE_COPY"] = str(folder.work)
+        env["HOPYARD_CODE_COPY"] = str(work)
     if launch.study is not None:
         env["HOPYARD_STUDY"] = str(folder.root / STUDY_FILE)
     if restored and launch.restore is not None:
@@ -100,13 +103,13 @@ def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
     }
 
 
-def _source_folders(spec: ReplicaSpec, folder: ReplicaDir) -> list[str]:
+def _source_folders(spec: ReplicaSpec, work: Path) -> list[str]:
     """Returns the folders of the code from which projects are imported that the environment does not
     contain."""
     folders: list[str] = []
     for source in spec.launch.environment.editable.values():
-        place = folder.work / source
-        if place.is_relative_to(folder.work):
+        place = work / source
+        if place.is_relative_to(work):
             folders += [str(place / "src")] if (place / "src").is_dir() else []
             folders.append(str(place))
     return folders

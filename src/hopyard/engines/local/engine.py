@@ -56,6 +56,8 @@ class EnginePaths(Protocol):
     @property
     def attempts(self) -> Path: ...
     @property
+    def run_places(self) -> Path: ...
+    @property
     def server_file(self) -> Path: ...
 
 
@@ -539,6 +541,10 @@ class LocalEngine:
             folder.rename(removed_folder)
         except FileNotFoundError:
             return
+        place = self._home.run_places / split_attempt(attempt)[0]
+        with suppress(OSError):
+            if str(place.readlink()) == str(folder.absolute()):
+                place.unlink()
         await asyncio.to_thread(_remove_tree, removed_folder)
 
     def _attempt_folders(self) -> list[Path]:

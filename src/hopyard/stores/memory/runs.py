@@ -200,6 +200,8 @@ class MemoryRunStore:
         self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
     ) -> None:
         row = self._get_row_for_attempt(run, attempt)
+        if row.run_folder != manifest:
+            row.losses = 0
         row.run_folder, row.run_folder_bytes = manifest, size_bytes
 
     async def record_lock(

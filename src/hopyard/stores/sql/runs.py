@@ -304,10 +304,15 @@ class SqlRunStore:
         self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
     ) -> None:
         values = {"run_folder": manifest, "run_folder_bytes": size_bytes}
+        is_new = or_(run_contents.c.run_folder.is_(None), run_contents.c.run_folder != manifest)
 
         def write(conn: Connection) -> None:
             _check_not_superseded(conn, run, attempt)
-            conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
+            changed = conn.execute(
+                update(run_contents).where(run_contents.c.run == run, is_new).values(values)
+            )
+            if changed.rowcount:  # the script has written files, so earlier losses no longer count
+                conn.execute(update(runs).where(runs.c.id == run, runs.c.losses > 0).values(losses=0))
 
         await self._database.write(write)
 
