@@ -311,8 +311,14 @@ class SqlRunStore:
             changed = conn.execute(
                 update(run_contents).where(run_contents.c.run == run, is_new).values(values)
             )
-            if changed.rowcount:  # the script has written files, so earlier losses no longer count
-                conn.execute(update(runs).where(runs.c.id == run, runs.c.losses > 0).values(losses=0))
+            has_losses = (runs.c.id == run, runs.c.losses > 0)
+            if changed.rowcount and conn.execute(update(runs).where(*has_losses).values(losses=0)).rowcount:
+                # the script has made progress, so earlier losses no longer count
+                stamp = WriteStamp(conn)
+                live = update(attempts).where(attempts.c.id == attempt, IS_LIVE)
+                conn.execute(live.values(touched=stamp.now))
+                stamp.touch("attempts")
+                stamp.write()
 
         await self._database.write(write)
 
