@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from hopyard.client.param_forms import fork_changes, with_param_format, with_trial_format
+from hopyard.api_client import types as api
+from hopyard.client.param_forms import (
+    BY_HAND,
+    fork_changes,
+    fork_form,
+    with_param_format,
+    with_trial_format,
+)
 from hopyard.config.run_request import RoleRequest, RunRequest
-from hopyard.config.search.search_file import search_from_mapping
-from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
+from hopyard.config.search.search_file import read_search_file, search_from_mapping
+from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption, fill_command
 from hopyard.errors import SpecError
 
 SCRIPT = """
@@ -73,3 +80,52 @@ def test_another_number_of_epochs_than_the_budget_is_refused(
         return
     trial = with_trial_format(request, tmp_path, notify=lambda _text: None).trial
     assert trial is not None and trial.params == {"num_epochs": 9 if "epochs" in search else 3}
+
+
+def test_hydra_study_gives_the_number_of_epochs_under_the_name_of_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(
+        "import hydra\n@hydra.main(config_path='.', config_name='c')\ndef main(c): ...\n"
+    )
+    for settings, name in (
+        ("epochs: 1\n", "epochs"),
+        ("num_epochs: 1\n", "num_epochs"),
+        ("trainer:\n  max_epochs: 1\n", "trainer.max_epochs"),
+        ("a:\n  epochs: 1\nb:\n  epochs: 1\n", ""),
+        ("lr: 1\n", ""),
+    ):
+        (tmp_path / "c.yaml").write_text(settings)
+        (tmp_path / "study.yaml").write_text(
+            "script: s.py\nmetric: loss\nmode: min\nsearcher: random\ntrials: 2\n"
+            "epochs: 3\nspace: {lr: [1, 2]}\n"
+        )
+        study = read_search_file(tmp_path / "study.yaml", tmp_path)
+        request = with_trial_format(study, tmp_path, notify=lambda _text: None)
+        assert request.trial is not None and request.trial.param_format is not None
+        taken = request.trial.param_format.takes(request.study.budget_param)
+        assert (request.study.budget_param if taken else "") == name
+
+
+def test_marks_of_new_keys_are_for_hydra_only(tmp_path: Path) -> None:
+    form = ParamFormat(ParamStyle.HYDRA, script="s.py", default=OptionKind.JOINED)
+    changed = fork_changes([{"command": ["python", "s.py"]}], form, {"lr": 1}, {"+new": 2, "lr": 3}, ())
+    assert changed.params == {"new": 2, "lr": 3} and changed.form is not None
+    words = fill_command(["python", "s.py"], changed.params, changed.form).words
+    assert words == ("python", "s.py", "+new=2", "lr=3")
+    with pytest.raises(SpecError, match=r"-p \+new: only Hydra adds keys"):
+        fork_changes([{"command": ["python", "s.py"]}], ParamFormat(), {}, {"+new": 2}, ())
+    with pytest.raises(SpecError, match="`lr` is given twice"):
+        fork_changes([{"command": ["python", "s.py"]}], form, {}, {"lr": 1, "+lr": 2}, ())
+
+
+def test_fork_with_other_code_has_its_form(folder: Path) -> None:
+    roles: list[api.RoleIn] = [{"command": ["python", "a.py"]}]
+    notes: list[str] = []
+    old = ParamFormat(ParamStyle.ENV, "os.environ in a.py", "a.py")
+    form = fork_form(roles, old, {"lr": 1.0}, folder, notify=notes.append)
+    assert form.style is ParamStyle.ARGS and form.script == "a.py"
+    assert notes == ["parameters are given as arguments (argparse in a.py)"]
+    chosen = ParamFormat(ParamStyle.JSON, BY_HAND)
+    assert fork_form(roles, chosen, {"lr": 1.0}, folder, notify=notes.append) is chosen
+    (folder / "a.py").write_text(SCRIPT.replace("known_", "").replace("--lr", "--rate"))
+    with pytest.raises(SpecError, match=r"the parameter lr: a\.py has no such option"):
+        fork_form(roles, old, {"lr": 1.0}, folder, notify=notes.append)

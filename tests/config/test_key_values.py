@@ -37,6 +37,8 @@ def test_value_round_trips(value: str | int | float | bool | None) -> None:
         ("null", None),
         ("adam", "adam"),
         ("'1'", "1"),
+        ("'x'", "'x'"),
+        ("'[a,b]'", "'[a,b]'"),
         ('"true"', "true"),
         ("", ""),
         ("1_000", "1_000"),

@@ -30,6 +30,7 @@ roles:
   - name: worker
     replicas: 2
     command: python train.py --name 'a b'
+    arguments: [--lr, "{lr}", --rate, 1e-3]
     resources: {cpus: 2.5, memory: 4G, gpus: A100:1, extras: {tpu: 4, fpga: 1}}
     pool: [fast, slow]
     labels: {zone: "1", rack: a}
@@ -69,7 +70,8 @@ def test_file_with_all_keys(tmp_path: Path) -> None:
     assert run.env == {"NCCL_DEBUG": "INFO", "OMP": "2"}
     assert run.requirements == tmp_path / "requirements.txt"
     worker, chief = run.roles
-    assert worker.command == ("python", "train.py", "--name", "a b")
+    words = ("--lr", "{lr}", "--rate", "1e-3")
+    assert worker.command == ("python", "train.py", "--name", "a b", *words)
     assert (worker.replicas, worker.cpu_milli, worker.memory_bytes, worker.gpus, worker.gpu_models) == (
         2,
         2500,

@@ -72,8 +72,8 @@ def test_param_without_effect_is_named(scripts: Shell) -> None:
     assert refused.code == 0 and "nothing in the script takes lrr" in refused.stderr_text
     assert "nothing has read lrr" in refused.stderr_text
     assert scripts.hop("info", "last", "--json").json["unread_params"] == ["lrr"]
-    ignored = scripts.hop("run", "-p", "lr=1", "-p", "lrr=2", "python", "--", "-m", "package.train")
-    assert "nothing has read lrr:" in ignored.stderr_text and '"others": 2' in ignored.text
+    taken = scripts.hop("run", "-p", "lr=1", "-p", "lrr=2", "python", "--", "-m", "package.train")
+    assert "nothing has read" not in taken.stderr_text and '"others": 2' in taken.text
 
 
 def test_unknown_and_doubled_params_are_refused(scripts: Shell) -> None:
@@ -89,3 +89,18 @@ def test_script_with_a_parser_and_metrics_of_the_sdk_is_not_warned(scripts: Shel
     run = scripts.hop("run", "-p", "lr=0.5", "logging_train.py")
     assert (run.code, run.text) == (0, "0.5\n")
     assert "hop.params" not in run.stderr_text and "nothing has read" not in run.stderr_text
+
+
+def test_fork_with_other_code_gives_the_params_as_the_new_script_takes_them(scripts: Shell) -> None:
+    first = scripts.hop("run", "-p", "lr=0.5", "variables.py")
+    assert json.loads(first.text) == {"lr": 0.5, "name": "none"}
+    newer = scripts.folder / "newer"
+    newer.mkdir()
+    for name in ("argparse_train.py", "options.py"):
+        (scripts.folder / name).rename(newer / name)
+    (newer / "argparse_train.py").rename(newer / "variables.py")
+    fork = scripts.hop("fork", "last", "--code", "newer", "-p", "batch-size=8")
+    assert "arguments (argparse in variables.py)" in fork.stderr_text
+    assert json.loads(fork.text) == {"batch_size": 8, "layers": [1], "lr": 0.5, "no_cuda": False}
+    refused = scripts.hop("fork", "last", "--code", "newer", "-p", "lrr=8")
+    assert refused.code != 0 and "did you mean `lr`?" in refused.stderr_text

@@ -165,7 +165,7 @@ def fork(
     if roles is not None:
         changes["roles"] = roles
     if study is None:
-        _change_arguments(changes, source, arguments)
+        _change_arguments(changes, source, arguments, code)
     elif arguments:
         raise SpecError(
             f"{source['name']} is a study, so it has no script with arguments",
@@ -207,16 +207,25 @@ def fork(
     return attach_to_study(client, run, detach=detach, as_json=as_json)
 
 
-def _change_arguments(changes: api.ForkIn, source: api.RunOut, arguments: Sequence[str]) -> None:
+def _change_arguments(
+    changes: api.ForkIn, source: api.RunOut, arguments: Sequence[str], code: Path | None
+) -> None:
     """Adds the changes of parameters and arguments. Raises SpecError."""
+    from dataclasses import asdict
+
     from hopyard.cli.run_text import param_form
-    from hopyard.client.param_forms import fork_changes
+    from hopyard.client.param_forms import fork_changes, fork_form
 
     spec = source["spec"]
     roles = changes.get("roles") or cast("list[api.RoleIn]", spec["roles"])
-    changed = fork_changes(
-        roles, param_form(spec), spec.get("params") or {}, changes.get("params") or {}, arguments
-    )
+    form, params = param_form(spec), spec.get("params") or {}
+    new_form = None
+    if code is not None:
+        form = new_form = fork_form(roles, form, params, code.resolve(), notify=console.print_message)
+    changed = fork_changes(roles, form, params, changes.get("params") or {}, arguments)
+    new_form = changed.form or new_form
+    if new_form is not None:
+        changes["param_format"] = cast("api.ParamFormatIn", asdict(new_form))
     changes["params"] = dict(changed.params)
     changes["removed_params"] = list(changed.removed)
     if changed.roles is not None:
@@ -301,7 +310,7 @@ def spec_changes(options: dict[str, Any]) -> api.ForkIn:
     from hopyard.domain.ids import check_label, check_name
 
     changes: api.ForkIn = {
-        "params": key_values.parse_params(options["params"]),
+        "params": key_values.parse_params(options["params"], prefixes=key_values.NEW_KEY_MARKS),
         "env": key_values.parse_env(options["env"], os.environ),
         "secrets": key_values.parse_secrets(options["secrets"]),
         "tags": key_values.parse_tags(options["tags"]),

@@ -114,7 +114,10 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
     if options.get("checkpoint_files"):
         changes["checkpoint_files"] = (*base.checkpoint_files, *options["checkpoint_files"])
     if options.get("params"):
-        changes["params"] = {**base.params, **pairs.parse_params(options["params"])}
+        changes["params"] = {
+            **base.params,
+            **pairs.parse_params(options["params"], prefixes=pairs.NEW_KEY_MARKS),
+        }
     if options.get("params_as"):
         changes["params_as"] = options["params_as"]
     if options.get("env"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,17 +44,19 @@ _DECLARED = (ParamStyle.ARGS, ParamStyle.NOTEBOOK)  # the script declares its pa
 _SHELLS = frozenset((b"sh", b"bash", b"dash", b"ksh", b"zsh"))
 _MAX_FIRST_LINE = 256
 _MAX_OPTIONS, _MAX_ALIASES = 1000, 16  # of a run that the server stores
+BY_HAND = "--params-as"  # the source of a form that the user chose
 STYLES = ("args", "hydra", "env", "json", "file:PATH", "sdk", "none")
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentChanges:
-    """The changes of a fork. removed: names of parameters that it does not inherit. roles: None keeps
-    them."""
+    """The changes of a fork. removed: names of parameters that it does not inherit. roles, form: None keeps
+    that of the run."""
 
     params: Mapping[str, Value]
     removed: tuple[str, ...] = ()
     roles: list[api.RoleIn] | None = None
+    form: ParamFormat | None = None
 
 
 def with_param_format(
@@ -70,8 +72,10 @@ def with_param_format(
     form = _chosen_form(request.params_as, next((each for each in forms if each is not None), None))
     if form is not None:
         form = _storable_form(form)
-        params = {form.canonical_name(name): value for name, value in request.params.items()}
-        request = replace(request, params=params)
+    given, form = _add_new_keys(request.params, form)
+    if form is not None:
+        given = {form.canonical_name(name): value for name, value in given.items()}
+    request = replace(request, params=given)
     request = _split_roles(request, form)
     names = list(dict.fromkeys([*request.params, *searched]))
     words = [word for role in request.roles for word in role.command]
@@ -98,12 +102,8 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     words = [word for role in request.trial.roles for word in role.command]
     is_default = study.budget_param == DEFAULT_BUDGET_PARAM  # another name is a request of the user
     if form is not None and is_default and budget and budget[0] not in placeholder_names(words):
-        if form.style in _DECLARED and form.find_option(budget[0]) is None:
-            taken = {form.canonical_name(name) for name in names}
-            others = [form.canonical_name(name) for name in _EPOCH_OPTIONS if form.find_option(name)]
-            budget = [name for name in others if name not in taken][:1]
-        elif form.style is ParamStyle.HYDRA:
-            budget = []
+        taken = {form.canonical_name(name) for name in names}
+        budget = _budget_names(budget[0], form, taken)
     trial = with_param_format(
         request.trial, folder, notify=notify, searched=[*names, *budget], what="the search over"
     )
@@ -133,6 +133,35 @@ def _check_budget(study: StudySpec, name: str, trial: RunRequest) -> None:
         )
 
 
+def _budget_names(name: str, form: ParamFormat, taken: Collection[str]) -> list[str]:
+    """Returns the parameter of the script that is the number of epochs, as a list; none if it has none."""
+    if form.style not in (*_DECLARED, ParamStyle.HYDRA) or form.find_option(name) is not None:
+        return [name]
+    similar = [form.canonical_name(each) for each in _EPOCH_OPTIONS if form.find_option(each) is not None]
+    if form.style is ParamStyle.HYDRA and not similar:  # the only one of a group: `trainer.max_epochs`
+        inner = [key for key in form.options if key.rpartition(".")[2] in (name, *_EPOCH_OPTIONS)]
+        similar = inner if len(inner) == 1 else []
+    return [each for each in similar if each not in taken][:1]
+
+
+def _add_new_keys(
+    params: Mapping[str, Value], form: ParamFormat | None
+) -> tuple[Mapping[str, Value], ParamFormat | None]:
+    """Returns the parameters without Hydra's marks for new keys, and the form with these as options: `+lr`.
+    Raises SpecError for another form."""
+    marked = {name: name.lstrip("+") for name in params if name.startswith("+")}
+    if not marked:
+        return params, form
+    name, plain = next(iter(marked.items()))
+    if form is None or form.style is not ParamStyle.HYDRA:
+        raise SpecError(f"-p {name}: only Hydra adds keys by `+`", hints=(f"write `-p {plain}=…`",))
+    if len({*marked.values(), *(each for each in params if each not in marked)}) < len(params):
+        raise SpecError(f"-p {name}: `{plain}` is given twice", hints=("give it once",))
+    added = {plain: ScriptOption(name, OptionKind.JOINED) for name, plain in marked.items()}
+    options = {**form.options, **added}
+    return {marked.get(key, key): value for key, value in params.items()}, replace(form, options=options)
+
+
 def _chosen_form(params_as: str, found: ParamFormat | None) -> ParamFormat | None:
     """Returns the form of `--params-as`, with the options that the script declares."""
     if not params_as:
@@ -154,7 +183,7 @@ def _chosen_form(params_as: str, found: ParamFormat | None) -> ParamFormat | Non
         raise SpecError(f"--params-as {style}: {problem}", hints=("leave it out",))
     default = OptionKind.JOINED if style == ParamStyle.HYDRA else OptionKind.VALUE
     script = "" if found is None else found.script
-    return ParamFormat(ParamStyle(style), "--params-as", script, default=default, file=file)
+    return ParamFormat(ParamStyle(style), BY_HAND, script, default=default, file=file)
 
 
 def _split_roles(request: RunRequest, form: ParamFormat | None) -> RunRequest:
@@ -192,7 +221,39 @@ def fork_changes(
 ) -> ArgumentChanges:
     """Returns the changes of a fork with other parameters or other arguments of its script. New arguments
     replace all arguments, and with them the parameters that were arguments. Raises SpecError."""
-    form = form or ParamFormat()
+    params, extended = _add_new_keys(params, form)
+    changes = _fork_changes(roles, extended or ParamFormat(), old_params, params, arguments)
+    return changes if extended is form else replace(changes, form=extended)
+
+
+def fork_form(
+    roles: Sequence[api.RoleIn],
+    form: ParamFormat | None,
+    params: Mapping[str, Value],
+    folder: Path,
+    *,
+    notify: Notify,
+) -> ParamFormat:
+    """Returns the form of a fork with the code of this folder. One that was chosen by hand remains. Raises
+    SpecError for a parameter of the run that the new script does not take."""
+    if form is not None and form.source == BY_HAND:
+        return form
+    commands = [role["command"] for role in roles]
+    forms = [_find_form(command, folder) for command in commands]
+    found = next((each for each in forms if each is not None), None)
+    named = placeholder_names(word for command in commands for word in command)
+    others = [name for name in params if name not in named]
+    _check_names(others, found, notify, "the parameter")
+    return ParamFormat() if found is None else _storable_form(found)
+
+
+def _fork_changes(
+    roles: Sequence[api.RoleIn],
+    form: ParamFormat,
+    old_params: Mapping[str, Value],
+    params: Mapping[str, Value],
+    arguments: Sequence[str],
+) -> ArgumentChanges:
     by_name = {name.replace("-", "_"): name for name in old_params}
     changed = {by_name.get(n.replace("-", "_"), form.canonical_name(n)): v for n, v in params.items()}
     unknown = [n for n in changed if n not in old_params and form.complete and form.find_option(n) is None]

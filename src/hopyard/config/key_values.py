@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hopyard.domain.run_environment import check_settable
@@ -15,6 +15,7 @@ Value = str | int | float | bool | None
 _INT = re.compile(r"[+-]?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+NEW_KEY_MARKS = ("++", "+")  # `-p +lr=0.1`: Hydra adds the key
 VARIABLE_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(VARIABLE_PATTERN)
 _WORD_VALUES: dict[str, Value] = {
@@ -30,9 +31,20 @@ _WORD_VALUES: dict[str, Value] = {
 
 def parse_value(text: str) -> Value:
     """Returns the value of `-p k=TEXT`: a bool, null, an integer, a float, else the text itself. Quotes make
-    it text: `"1"`."""
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
-        return text[1:-1]
+    it text: `"1"`. Quotes around what is text without them remain."""
+    if _is_quoted(text):
+        inner = text
+        while _is_quoted(inner):
+            inner = inner[1:-1]
+        return text if isinstance(_plain_value(inner), str) else text[1:-1]
+    return _plain_value(text)
+
+
+def _is_quoted(text: str) -> bool:
+    return len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'"
+
+
+def _plain_value(text: str) -> Value:
     if text in _WORD_VALUES:
         return _WORD_VALUES[text]
     if _INT.fullmatch(text):
@@ -50,12 +62,7 @@ def format_value(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        quoted = len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
-        return (
-            f'"{value}"'
-            if quoted or parse_value(value) != value or not isinstance(parse_value(value), str)
-            else value
-        )
+        return value if parse_value(value) == value else f'"{value}"'
     return repr(value)
 
 
@@ -67,12 +74,15 @@ def split_pair(text: str, *, what: str, example: str) -> tuple[str, str]:
     return key, value
 
 
-def parse_params(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Value]:
-    """Raises SpecError for a pair without `=`, or for an invalid key."""
+def parse_params(pairs: Iterable[str], *, what: str = "-p", prefixes: Sequence[str] = ()) -> dict[str, Value]:
+    """Raises SpecError for a pair without `=`, or for an invalid key. prefixes: marks that may begin a key,
+    such as the `+` of Hydra; the key of the result has it, too."""
     params: dict[str, Value] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="lr=0.1")
-        params[_check_unique(check_key(key, what=what), params, what)] = parse_value(value)
+        prefix = next((each for each in prefixes if key.startswith(each)), "")
+        check_key(key[len(prefix) :], what=what)
+        params[_check_unique(key, params, what)] = parse_value(value)
     return params
 
 

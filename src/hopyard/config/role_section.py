@@ -40,12 +40,12 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
 
 def read_role(section: YamlSection) -> RoleRequest:
     """Returns one role. Raises SpecError."""
-    section.check_keys(*ROLE_KEYS)
+    section.check_keys(*ROLE_KEYS, "arguments")
     resources = section.section("resources").check_keys(*RESOURCE_KEYS)
     cpu_milli = resources.amount("cpus", units.parse_cpus)
     minimum, replicas = _read_replicas(section)
     return RoleRequest(
-        command=_read_command(section),
+        command=(*_read_command(section), *read_arguments(section)),
         name=read_name(section, "name") or "worker",
         replicas=replicas,
         min_replicas=minimum,
@@ -125,6 +125,20 @@ def words_as_typed(values: list[Any]) -> list[Any]:
     """Returns the entries of a list; a scalar is the text that the file has: `1e-3`, `true`, `007`."""
     sources: dict[int, str] = getattr(values, "sources", {})
     return [sources.get(index, value) for index, value in enumerate(values)]
+
+
+def read_arguments(section: YamlSection) -> list[str]:
+    """Returns the words under `arguments`, as the file has them. Raises SpecError."""
+    list(section.items("arguments"))  # refuses what is no list
+    words = words_as_typed(section.values.get("arguments") or [])
+    for index, word in enumerate(words):
+        if isinstance(word, bool) or not isinstance(word, (str, int, float)):
+            raise section.error(
+                f"arguments.{index}", f"{format_given(word)} is not a word", f'write it in quotes: "{word}"'
+            )
+    if any("\0" in str(word) for word in words):
+        raise section.error("arguments", "contains a zero byte")
+    return [str(word) for word in words]
 
 
 def _read_command(section: YamlSection) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ roles:
   - name: worker
     replicas: 2                              # or {min: 2, max: 8}: as many as fit, resumed with another size
     command: python train.py --epochs 3      # a text, split as in a shell, or a list
+    arguments: [--lr, "{lr}"]                # added to the command; `{lr}` is a parameter
     # gpus: 0.5, or gpu_memory: 20G, is a part of one
     resources: {cpus: 2, memory: 4G, gpus: A100|H100:1, extras: {fpga: 1}}
     pool: [fast, slow]

@@ -31,6 +31,7 @@ class OptionKind(StrEnum):
     JOINED = "joined"  # `--lr=0.1`
     FLAG = "flag"  # `--amp` for true, and `off` for false
     LIST = "list"  # `--layers 64 32`
+    REPEATED = "repeated"  # `--layers 64 --layers 32`
     POSITIONAL = "positional"  # `0.1`
     OMITTED = "omitted"  # not given
 
@@ -73,11 +74,18 @@ class ParamFormat:
         return not self.complete if option is None else option.kind is not OptionKind.OMITTED
 
     def canonical_name(self, name: str) -> str:
-        """Returns the name of the option that takes this parameter, else the name itself."""
+        """Returns the name of the option that takes this parameter, else the name itself. An option has the
+        names of its words, too."""
         if name in self.options:
             return name
-        wanted = name.replace("-", "_")
-        return next((key for key in self.options if key.replace("-", "_") == wanted), name)
+        wanted = _plain_name(name)
+        keys = (key for key in self.options if _plain_name(key) == wanted)
+        words = (
+            key
+            for key, option in self.options.items()
+            if any(_plain_name(word) == wanted for word in (option.word, *option.aliases))
+        )
+        return next(keys, next(words, name))
 
     def find_option(self, name: str) -> ScriptOption | None:
         """Returns the option that takes this parameter; `-` and `_` are the same."""
@@ -164,6 +172,8 @@ def added_words(params: Mapping[str, ParamValue], form: ParamFormat) -> list[str
                 words.append(f"{option.word}={text}")
             case OptionKind.LIST:
                 words += [option.word, *split_list(text)]
+            case OptionKind.REPEATED:
+                words += [word for each in split_list(text) for word in (option.word, each)]
             case OptionKind.POSITIONAL:
                 positional.append(text)
             case _ if text.startswith("-") and option.word.startswith("--"):
@@ -213,6 +223,10 @@ def _fill(words: Sequence[str], values: Mapping[str, str], form: ParamFormat) ->
         else:
             filled += fill_template([word], values)
     return filled
+
+
+def _plain_name(word: str) -> str:
+    return word.lstrip("-+").replace("-", "_")
 
 
 def _end_of_options(words: Sequence[str], script: str) -> int:

@@ -57,12 +57,35 @@ SCRIPTS: dict[str, tuple[str, str, dict[str, str | int | bool], str]] = {
         {"model_name": "y", "use_fast": False, "learning_rate": 1},
         "--model_name y --use_fast False --learning_rate 1",
     ),
+    "hf subclass": (
+        "from transformers import HfArgumentParser, Seq2SeqTrainingArguments\n"
+        "class Own(Seq2SeqTrainingArguments): ...\nHfArgumentParser(Own)\n",
+        "HfArgumentParser in s.py",
+        {"num-train-epochs": 2, "report_to": "none"},
+        "--num_train_epochs 2 --report_to none",
+    ),
     "click": (
         "import click\n@click.command()\n@click.option('--lr-rate', '-l', type=float)\n"
         "@click.option('--amp/--no-amp')\n@click.argument('data')\ndef main(**k): ...\n",
         "click in s.py",
         {"lr_rate": 1, "amp": False, "data": "d"},
         "--lr-rate 1 --no-amp d",
+    ),
+    "click lists": (
+        "import click\n@click.command()\n@click.option('--size', 'sizes', multiple=True)\n"
+        "@click.option('--shape', nargs=2)\ndef main(**k): ...\n",
+        "click in s.py",
+        {"size": "1,2", "shape": "3,4"},
+        "--size 1 --size 2 --shape 3 4",
+    ),
+    "typer options": (
+        "import typer\nfrom typing import Annotated\n"
+        "def main(ctx: typer.Context, data: str = typer.Argument('d'), *, on: Annotated[bool, "
+        "typer.Option('--on')] = False, lr: float = typer.Option(0.1, '-l', '--rate'), sizes: list[int] = []"
+        "): ...\ntyper.run(main)\n",
+        "Typer in s.py",
+        {"data": "x", "on": True, "rate": 1, "sizes": "1 2"},
+        "--on --rate 1 --sizes 1 --sizes 2 x",
     ),
     "typer": (
         "import typer\ndef main(data: str, lr_rate: float = 0.1, amp: bool = False): ...\ntyper.run(main)\n",
@@ -129,6 +152,44 @@ def test_options_that_the_tree_does_not_show_leave_the_list_open() -> None:
     for source in (loop, handed):
         form = analyse(source)
         assert form is not None and not form.complete
+
+
+def test_rest_that_the_script_drops_is_no_open_list() -> None:
+    head = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\n"
+    for line, complete in (
+        ("a, _ = p.parse_known_args()", True),
+        ("a = p.parse_known_args()[0]", True),
+        ("a, rest = p.parse_known_args()\nprint(rest)", False),
+        ("main(*p.parse_known_args())", False),
+    ):
+        form = analyse(head + line)
+        assert form is not None and form.complete is complete, line
+
+
+def test_settings_of_hydra_are_read_from_its_files() -> None:
+    files = {
+        "src/s.py": "import hydra\n@hydra.main('../conf', 'main')\ndef main(cfg): ...\n",
+        "conf/main.yaml": "# settings\ndefaults:\n  - base\n  - override /optim: adam\n"
+        "  - hydra/launcher: x\n  - data@train: mnist\n\n"
+        "trainer:\n  max_epochs: 3  # many\n  list: [1]\nhydra:\n  run: {}\n",
+        "conf/base.yaml": "seed: 1e-3\n",
+        "conf/optim/adam.yaml": "lr: 0.1\nname: adam\n",
+        "conf/data/mnist.yaml": "# @package _global_\nfolder: .\n",
+    }
+    form = analyse_script("src/s.py", lambda path: files[path].encode() if path in files else None)
+    assert form is not None and form.source == "Hydra in src/s.py" and not form.complete
+    assert sorted(form.options) == [
+        "data@train",
+        "folder",
+        "optim",
+        "optim.lr",
+        "optim.name",
+        "seed",
+        "trainer",
+        "trainer.list",
+        "trainer.max_epochs",
+    ]
+    assert form.options["trainer.max_epochs"].numeric and not form.options["optim.name"].numeric
 
 
 def test_variables_the_sdk_and_plain_scripts() -> None:

@@ -31,6 +31,7 @@ CLICK = (
         ("import os; os.environ.get('LR_RATE')", ["lr"], {"python", "variable"}),
         ("import os; os.environ['HOPYARD_PARAMS']", ["lr", "x"], {"python", "variable"}),
         (f"{PARSER}; p.parse_known_args()", ["lr"], {"python", "parser"}),
+        ("import argparse; argparse.ArgumentParser().parse_known_args()", ["lr"], {"python", "parser"}),
         (f"{PARSER}; p.parse_known_args(['other'])", [], {"python"}),
         (f"{LAUNCHER}; p.parse_known_args()", [], {"python"}),
         (f"{OTHER_PROGRAM}; {PARSER}; p.parse_known_args()", ["lr"], {"python", "other"}),

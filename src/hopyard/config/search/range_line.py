@@ -50,7 +50,7 @@ def is_searched(value: Any) -> bool:
 def _parse_word(word: str, path: str) -> Any:
     stripped = word.strip()
     if len(stripped) >= 2 and stripped[0] == stripped[-1] and stripped[0] in "\"'":
-        return {"value": parse_value(stripped)}
+        return {"value": stripped[1:-1]}
     if _CALL.fullmatch(stripped):
         return stripped
     ends = _RANGE.fullmatch(stripped)

@@ -37,7 +37,7 @@ from typing import Any
 
 from hopyard.config.code_check import check_command, check_path_base, check_within_code
 from hopyard.config.metric_goal import read_goal
-from hopyard.config.role_section import read_role, read_roles, words_as_typed
+from hopyard.config.role_section import read_arguments, read_role, read_roles
 from hopyard.config.run_file import RUN_KEYS, read_request
 from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest, script_command
 from hopyard.config.schemas.studies import StudyIn
@@ -249,7 +249,7 @@ def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]
     values = {key: top.values[key] for key in ("command", "replicas", *ROLE_KEYS) if key in top.values}
     if ways == ["script"]:
         script = top.text("script")
-        words = _read_arguments(top)
+        words = read_arguments(top)
         check_within_code(top, "script", script)
         check_path_base(top, "script", script, folder)
         values["command"] = list(top.parsed("script", lambda: script_command(script, words, folder=folder)))
@@ -258,17 +258,6 @@ def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]
     role = read_role(YamlSection(top.file, "", values))
     check_command(top, ways[0], role.command, folder)
     return (role,)
-
-
-def _read_arguments(top: YamlSection) -> list[str]:
-    list(top.items("arguments"))  # refuses what is no list
-    words = words_as_typed(top.values.get("arguments") or [])
-    for index, word in enumerate(words):
-        if isinstance(word, bool) or not isinstance(word, (str, int, float)):
-            raise top.error(
-                f"arguments.{index}", f"{format_given(word)} is not a word", f'write it in quotes: "{word}"'
-            )
-    return [str(word) for word in words]
 
 
 def _build_mop_run(top: YamlSection, run: RunRequest, mop: MopSpec) -> RunRequest:

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from hopyard.domain.notebook import read_notebook
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
-from hopyard.domain.script_analysis import argument_calls, typed_options
+from hopyard.domain.script_analysis import argument_calls, signature_options, typed_options
+from hopyard.domain.script_analysis.hydra_settings import hydra_options
 from hopyard.domain.script_analysis.source_tree import ReadSource, SourceTree, read_sources
 
-Detector = Callable[[list[SourceTree]], ParamFormat | None]
+Detector = Callable[[list[SourceTree], ReadSource], ParamFormat | None]
 
 
 def analyse_script(script: str, read: ReadSource) -> ParamFormat | None:
@@ -22,7 +23,7 @@ def analyse_script(script: str, read: ReadSource) -> ParamFormat | None:
     """
     sources = read_sources(script, read)
     for detect in _DETECTORS:
-        form = detect(sources)
+        form = detect(sources, read)
         if form is not None:
             return replace(form, script=script)
     return None
@@ -55,10 +56,13 @@ def _sdk(sources: list[SourceTree]) -> ParamFormat | None:
     return None
 
 
-def _hydra(sources: list[SourceTree]) -> ParamFormat | None:
+def _hydra(sources: list[SourceTree], read: ReadSource) -> ParamFormat | None:
     for source in sources:
         if any(name == "hydra.main" for name, _ in source.calls()):
-            return ParamFormat(ParamStyle.HYDRA, f"Hydra in {source.path}", default=OptionKind.JOINED)
+            options = hydra_options(source, read)
+            return ParamFormat(
+                ParamStyle.HYDRA, f"Hydra in {source.path}", options=options, default=OptionKind.JOINED
+            )
     for source in sources:
         if any(name.endswith("OmegaConf.from_cli") for name, _ in source.calls()):
             return ParamFormat(ParamStyle.HYDRA, f"OmegaConf in {source.path}", default=OptionKind.JOINED)
@@ -118,17 +122,26 @@ def _read_variable(source: SourceTree, node: ast.AST) -> str:
     return str(key.value) if isinstance(key, ast.Constant) and isinstance(key.value, str) and is_read else ""
 
 
+def _by_source(find: Callable[[list[SourceTree]], ParamFormat | None]) -> Detector:
+    return lambda sources, _read: find(sources)
+
+
 _DETECTORS: tuple[Detector, ...] = (
-    _sdk,
+    _by_source(_sdk),
     _hydra,
-    typed_options.find_tyro,
-    typed_options.find_hf_arguments,
-    typed_options.find_typer,
-    argument_calls.find_click,
-    typed_options.find_fire,
-    argument_calls.find_absl,
-    argument_calls.find_jsonargparse,
-    argument_calls.find_argparse,
-    _configurator,
-    _environ,
+    *map(
+        _by_source,
+        (
+            typed_options.find_tyro,
+            typed_options.find_hf_arguments,
+            signature_options.find_typer,
+            argument_calls.find_click,
+            typed_options.find_fire,
+            argument_calls.find_absl,
+            argument_calls.find_jsonargparse,
+            argument_calls.find_argparse,
+            _configurator,
+            _environ,
+        ),
+    ),
 )

@@ -30,7 +30,7 @@ def find_argparse(sources: list[SourceTree]) -> ParamFormat | None:
                 if nargs in ("REMAINDER", "..."):
                     return None
                 complete &= _add_argument(options, call)
-            elif name.rpartition(".")[2] in ("add_subparsers", "parse_known_args"):
+            elif name.rpartition(".")[2] == "add_subparsers":
                 complete = False
             elif not is_parser and name.rpartition(".")[2] not in local_functions:
                 # a library that gets the parser may add arguments
@@ -38,10 +38,36 @@ def find_argparse(sources: list[SourceTree]) -> ParamFormat | None:
         referenced = sum(
             isinstance(node, ast.Attribute) and node.attr == "add_argument" for node in ast.walk(source.tree)
         )
-        complete &= called == referenced
+        complete &= called == referenced and _drops_rest(source)
     if not place:
         return None
     return ParamFormat(ParamStyle.ARGS, f"argparse in {place}", options=options, complete=complete)
+
+
+def _drops_rest(source: SourceTree) -> bool:
+    """Returns whether the script ignores the words that `parse_known_args` returns."""
+    calls, dropped = 0, 0
+    loaded = {
+        node.id
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    for node in ast.walk(source.tree):
+        calls += isinstance(node, ast.Attribute) and node.attr == "parse_known_args"
+        if isinstance(node, ast.Subscript):
+            dropped += _parses_known(node.value) and _text(node.slice) == "0"
+        elif isinstance(node, ast.Assign) and _parses_known(node.value) and len(node.targets) == 1:
+            names = node.targets[0].elts if isinstance(node.targets[0], (ast.Tuple, ast.List)) else []
+            dropped += len(names) == 2 and isinstance(names[1], ast.Name) and names[1].id not in loaded
+    return calls == dropped
+
+
+def _parses_known(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "parse_known_args"
+    )
 
 
 def _add_argument(options: dict[str, ScriptOption], call: ast.Call) -> bool:
@@ -83,8 +109,9 @@ def find_click(sources: list[SourceTree]) -> ParamFormat | None:
     for source in sources:
         for name, call in source.calls():
             if name not in ("click.option", "click.argument"):
-                if name in ("click.group", "click.pass_context"):
-                    complete = False
+                settings = [keyword.arg for keyword in call.keywords]
+                if name == "click.group" or "context_settings" in settings:
+                    complete = False  # other commands, or words that the script reads by itself
                 continue
             place = place or source.path
             words = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
@@ -102,9 +129,12 @@ def find_click(sources: list[SourceTree]) -> ParamFormat | None:
             is_flag = bool(off) or _text(keywords.get("is_flag")) == "True"
             aliases = tuple(other for other in words if other.startswith("-") and other != long[0])
             numeric = _text(keywords.get("type")) in ("int", "float")
-            options[dest] = ScriptOption(
-                word.strip(), OptionKind.FLAG if is_flag else OptionKind.VALUE, off.strip(), numeric, aliases
-            )
+            kind = OptionKind.FLAG if is_flag else OptionKind.VALUE
+            if _text(keywords.get("multiple")) == "True":
+                kind = OptionKind.REPEATED
+            elif not is_flag and _text(keywords.get("nargs")) not in ("", "1"):
+                kind = OptionKind.LIST
+            options[dest] = ScriptOption(word.strip(), kind, off.strip(), numeric, aliases)
     if not place:
         return None
     return ParamFormat(ParamStyle.ARGS, f"click in {place}", options=options, complete=complete)

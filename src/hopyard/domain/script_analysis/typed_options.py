@@ -1,5 +1,5 @@
 """Options that a script declares by the fields of a dataclass or the parameters of a function: tyro,
-HfArgumentParser, Typer, Fire."""
+HfArgumentParser, Fire."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
 from hopyard.domain.script_analysis.source_tree import SourceTree
+from hopyard.domain.script_analysis.trainer_options import is_trainer_class, trainer_options
 
 _MAX_DEPTH = 5
 _PLAIN_TYPES = ("", "bool", "int", "float", "str", "Path")  # no class of the script
@@ -34,13 +35,13 @@ def find_tyro(sources: list[SourceTree]) -> ParamFormat | None:
 def _add_tyro(
     options: dict[str, ScriptOption], sources: list[SourceTree], name: str, prefix: str, depth: int
 ) -> bool:
-    definition = _find_definition(sources, name)
+    definition = find_definition(sources, name)
     if definition is None or depth > _MAX_DEPTH:
         return False
     complete = not (isinstance(definition, ast.ClassDef) and definition.bases)
     for field in _fields(definition):
         path = prefix + field.name
-        if _find_definition(sources, field.type) is not None:
+        if find_definition(sources, field.type) is not None:
             complete &= _add_tyro(options, sources, field.type, f"{path}.", depth + 1)
             continue
         word = "--" + path.replace("_", "-")
@@ -53,7 +54,7 @@ def _add_tyro(
 
 
 def find_hf_arguments(sources: list[SourceTree]) -> ParamFormat | None:
-    """Returns the options of `HfArgumentParser`; those of classes of the library are not known."""
+    """Returns the options of `HfArgumentParser`, with those of the library's `TrainingArguments`."""
     for source in sources:
         for name, call in source.calls():
             if name.rpartition(".")[2] != "HfArgumentParser" or not call.args:
@@ -62,8 +63,11 @@ def find_hf_arguments(sources: list[SourceTree]) -> ParamFormat | None:
             options: dict[str, ScriptOption] = {}
             complete = True
             for each in types:
-                definition = _find_definition(sources, ast.unparse(each))
-                complete &= definition is not None and not getattr(definition, "bases", ())
+                definition = find_definition(sources, ast.unparse(each))
+                bases = [source.resolve(base) for base in getattr(definition, "bases", ())]
+                complete &= definition is not None and not bases
+                if any(map(is_trainer_class, [source.resolve(each)] if definition is None else bases)):
+                    options |= trainer_options()
                 for field in _fields(definition) if definition is not None else ():
                     numeric = field.type in ("int", "float")
                     options[field.name] = ScriptOption(f"--{field.name}", _kind(field.type), numeric=numeric)
@@ -73,40 +77,10 @@ def find_hf_arguments(sources: list[SourceTree]) -> ParamFormat | None:
     return None
 
 
-def find_typer(sources: list[SourceTree]) -> ParamFormat | None:
-    """Returns the options of `typer.run(function)`, or of the only command of a Typer app."""
-    for source in sources:
-        names = [name for name, _ in source.calls()]
-        if not any(name in ("typer.run", "typer.Typer") for name in names):
-            continue
-        functions = [
-            ast.unparse(call.args[0]) for name, call in source.calls() if name == "typer.run" and call.args
-        ] or [
-            node.name
-            for node in ast.walk(source.tree)
-            if isinstance(node, ast.FunctionDef)
-            and any(ast.unparse(d).partition("(")[0].endswith(".command") for d in node.decorator_list)
-        ]
-        options: dict[str, ScriptOption] = {}
-        definition = _find_definition(sources, functions[0]) if len(functions) == 1 else None
-        for field in _fields(definition) if definition is not None else ():
-            word = f"--{field.name.replace('_', '-')}"
-            if field.required and "Option" not in field.type:
-                options[field.name] = ScriptOption(field.name, OptionKind.POSITIONAL)
-            elif field.type == "bool":
-                options[field.name] = ScriptOption(word, OptionKind.FLAG, f"--no-{word[2:]}")
-            else:
-                options[field.name] = ScriptOption(word, numeric=field.type in ("int", "float"))
-        return ParamFormat(
-            ParamStyle.ARGS, f"Typer in {source.path}", options=options, complete=definition is not None
-        )
-    return None
-
-
 def find_fire(sources: list[SourceTree]) -> ParamFormat | None:
     """Returns the options of `fire.Fire(function)`."""
     for source, call in _calls(sources, "fire.Fire"):
-        definition = _find_definition(sources, ast.unparse(call.args[0])) if call.args else None
+        definition = find_definition(sources, ast.unparse(call.args[0])) if call.args else None
         is_function = isinstance(definition, ast.FunctionDef)
         options = {
             field.name: ScriptOption(f"--{field.name}", OptionKind.JOINED)
@@ -130,7 +104,8 @@ def _calls(sources: list[SourceTree], wanted: str) -> Iterator[tuple[SourceTree,
                 yield source, call
 
 
-def _find_definition(sources: list[SourceTree], name: str) -> Definition | None:
+def find_definition(sources: list[SourceTree], name: str) -> Definition | None:
+    """Returns the class or function of this name; None for one of a library."""
     if name in _PLAIN_TYPES or not name.replace(".", "_").isidentifier():
         return None
     for source in sources:
@@ -143,7 +118,7 @@ def _find_definition(sources: list[SourceTree], name: str) -> Definition | None:
 def _fields(definition: Definition) -> list[TypedField]:
     if isinstance(definition, ast.ClassDef):
         return [
-            TypedField(node.target.id, _type(node.annotation), node.value is None)
+            TypedField(node.target.id, type_text(node.annotation), node.value is None)
             for node in definition.body
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         ]
@@ -151,17 +126,20 @@ def _fields(definition: Definition) -> list[TypedField]:
     plain = [*arguments.posonlyargs, *arguments.args]
     required = len(plain) - len(arguments.defaults)
     return [
-        TypedField(each.arg, _type(each.annotation), index < required)
+        TypedField(each.arg, type_text(each.annotation), index < required)
         for index, each in enumerate(plain)
         if each.arg != "self"
     ] + [
-        TypedField(each.arg, _type(each.annotation), default is None)
+        TypedField(each.arg, type_text(each.annotation), default is None)
         for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     ]
 
 
-def _type(annotation: ast.AST | None) -> str:
+def type_text(annotation: ast.AST | None) -> str:
     """Returns the type as written, without `Optional`, `| None` and `Annotated`."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Annotated"):
+        inner = annotation.slice
+        annotation = inner.elts[0] if isinstance(inner, ast.Tuple) and inner.elts else inner
     text = "" if annotation is None else ast.unparse(annotation).strip("'\"")
     text = text.removeprefix("typing.").replace(" | None", "").replace("None | ", "")
     if text.startswith("Optional["):

@@ -33,18 +33,22 @@ def _watch_argparse(module: Any) -> None:
 
     def parse_known_args(self: Any, args: Any = None, namespace: Any = None, *rest: Any, **named: Any) -> Any:
         result = parse(self, args, namespace, *rest, **named)
-        call_guarded("argparse", _record_argparse, self, args)
+        call_guarded("argparse", _record_argparse, self, args, result)
         return result
 
     parser_class.parse_known_args = parse_known_args
 
 
-def _record_argparse(parser: Any, args: Any) -> None:
+def _record_argparse(parser: Any, args: Any, result: Any) -> None:
     actions = parser._actions
     if any(action.nargs == _REMAINDER for action in actions):
         return  # a launcher: the script that it starts has a parser of its own
     known = [word for action in actions for word in (action.dest, *action.option_strings)]
-    record_parsed(known, None if args is None else list(args))
+    namespace, rest = result
+    for action in actions:  # words such as `lr=0.1`, which the script reads by itself
+        values = getattr(namespace, action.dest, None)
+        known += _left_names(values) if isinstance(values, list) else ()
+    record_parsed([*known, *_left_names(rest)], None if args is None else list(args))
 
 
 def _watch_click(module: Any) -> None:
@@ -55,6 +59,8 @@ def _watch_click(module: Any) -> None:
         words = list(args)
         result = parse(self, ctx, args)
         known = [name for param in self.params for name in (param.name or "", *param.opts)]
+        if self.ignore_unknown_options or self.allow_extra_args:
+            known += _left_names(words)  # the script reads them by itself
         call_guarded("click", record_parsed, known, words)
         return result
 
@@ -67,7 +73,7 @@ def _watch_absl(module: Any) -> None:
 
     def parse(self: Any, argv: Any, *rest: Any, **named: Any) -> Any:
         result = call(self, argv, *rest, **named)
-        call_guarded("absl.flags", lambda: record_parsed(list(self), list(argv)[1:]))
+        call_guarded("absl.flags", lambda: record_parsed([*self, *_left_names(result[1:])], list(argv)[1:]))
         return result
 
     values_class.__call__ = parse
@@ -110,6 +116,11 @@ def _watch_omegaconf(module: Any) -> None:
 
 def _names_in(words: list[str]) -> list[str]:
     return [str(word).partition("=")[0] for word in words]
+
+
+def _left_names(words: list[Any]) -> list[str]:
+    """Returns the names in words that a parser leaves to the script: `--lr` and `lr=0.1`."""
+    return _names_in([word for word in map(str, words) if word.startswith("-") or "=" in word])
 
 
 def watch_environ() -> None:

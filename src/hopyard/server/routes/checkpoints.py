@@ -28,12 +28,13 @@ from hopyard.config.schemas.fields import (
     SecretName,
     Text,
 )
-from hopyard.config.schemas.runs import MAX_ROLES, EnvironmentIn, GitIn, RoleIn, TopologyIn
+from hopyard.config.schemas.runs import MAX_ROLES, EnvironmentIn, GitIn, ParamFormatIn, RoleIn, TopologyIn
 from hopyard.controller.checkpoint_retention import run_datasets
 from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
+from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.run import Environment, GitState, RoleSpec, Run, RunSpec
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
@@ -67,6 +68,8 @@ class ForkIn(RequestModel):
     in; null keeps the values. removed_params: names of parameters that the fork does not inherit. A fork by
     another user inherits no values of `env`, and only those `secrets` whose names that user has secrets for.
 
+    param_format: how the script takes its parameters; null takes that of the run.
+
     code, git: other code, and its git state; null takes those of the run. environment: what its interpreter
     has by now, or another one; null takes that of the run.
 
@@ -99,6 +102,7 @@ class ForkIn(RequestModel):
     code: Hex | None = None
     git: GitIn | None = None
     environment: EnvironmentIn | None = None
+    param_format: ParamFormatIn | None = None
     trust: bool = False
     files: bool = False
     id: Id | None = None
@@ -300,6 +304,9 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         environment=spec.environment
         if change.environment is None
         else msgspec.convert(change.environment, Environment, from_attributes=True),
+        param_format=spec.param_format
+        if change.param_format is None
+        else msgspec.convert(change.param_format, ParamFormat, from_attributes=True),
         forked_from=source.id,
         parent=None,
         max_output_bytes=change.max_output_bytes or spec.max_output_bytes,

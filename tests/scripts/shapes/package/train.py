@@ -1,4 +1,4 @@
-"""A module that runs with `python -m package.train`, and ignores options that it does not know."""
+"""A module that runs with `python -m package.train`, and counts the words that its parser leaves."""
 
 import argparse
 import json

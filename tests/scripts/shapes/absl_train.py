@@ -1,0 +1,17 @@
+"""Flags of absl."""
+
+import json
+
+from absl import app, flags
+
+FLAGS = flags.FLAGS
+flags.DEFINE_float("lr", 0.1, "The learning rate.")
+flags.DEFINE_integer("batch_size", 64, "Samples in a batch.")
+flags.DEFINE_bool("amp", False, "Whether half precision is used.")
+
+
+def main(_argv):
+    print(json.dumps({"amp": FLAGS.amp, "batch_size": FLAGS.batch_size, "lr": FLAGS.lr}))
+
+
+app.run(main)

@@ -1,0 +1,16 @@
+"""A click command with a flag, and a name that differs from its option."""
+
+import json
+
+import click
+
+
+@click.command()
+@click.option("--lr", "-l", type=float, default=0.1)
+@click.option("--batch-size", "size", type=int, default=64)
+@click.option("--amp/--no-amp", default=True)
+def main(lr, size, amp):
+    print(json.dumps({"amp": amp, "lr": lr, "size": size}))
+
+
+main()
