@@ -26,7 +26,7 @@ ExitKind = Literal[
     "time-limit",
 ]
 Goal = Literal["max", "min"]
-OptionKind = Literal["flag", "joined", "list", "omitted", "positional", "value"]
+OptionKind = Literal["flag", "joined", "list", "omitted", "positional", "repeated", "value"]
 Outcome = Literal["done", "failed", "refused"]
 Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
@@ -416,14 +416,15 @@ class ForkIn(TypedDict):
     """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are
     merged in; null keeps the values. removed_params: names of parameters that the fork does not inherit.
     A fork by another user inherits no values of `env`, and only those `secrets` whose names that user has
-    secrets for. code, git: other code, and its git state; null takes those of the run. environment: what
-    its interpreter has by now, or another one; null takes that of the run. checkpoint: null starts from
-    the beginning, "newest", "best" or a step resumes there; "best" has the best value of the metric of
-    the run. For a study whose trials hop, "best" continues training of its best model in a study of one
-    trial. Its params are those of the trial, and it is trained for `epochs` more (null: as many as in the
-    study); null repeats the study. trust: allows reading all of another user's checkpoint, which may run
-    their code. files: begins with the files that the next attempt of the run would begin with, its own
-    checkpoints; of another user's run with `trust` only. id: chosen by the client for safe retries."""
+    secrets for. param_format: how the script takes its parameters; null takes that of the run. code, git:
+    other code, and its git state; null takes those of the run. environment: what its interpreter has by
+    now, or another one; null takes that of the run. checkpoint: null starts from the beginning, "newest",
+    "best" or a step resumes there; "best" has the best value of the metric of the run. For a study whose
+    trials hop, "best" continues training of its best model in a study of one trial. Its params are those
+    of the trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the
+    study. trust: allows reading all of another user's checkpoint, which may run their code. files: begins
+    with the files that the next attempt of the run would begin with, its own checkpoints; of another
+    user's run with `trust` only. id: chosen by the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     code: NotRequired[str | None]
@@ -436,6 +437,7 @@ class ForkIn(TypedDict):
     label: NotRequired[str | None]
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
+    param_format: NotRequired[ParamFormatIn | None]
     params: NotRequired[Mapping[str, str | int | float | bool | None] | None]
     preemptible: NotRequired[bool | None]
     priority: NotRequired[int | None]
