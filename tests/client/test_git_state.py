@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.client import git_state
-from hopyard.client.git_state import GitProbe, strip_url_credentials
+from hopyard.client.git_state import GitProbe, read_commit, strip_url_credentials
 from hopyard.client.interpreter import caller_interpreter, installed_packages
 
 
@@ -218,3 +218,20 @@ def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.Monk
 )
 def test_remotes_lose_their_secrets(url: str, expected: str) -> None:
     assert strip_url_credentials(url) == expected
+
+
+def test_commit_of_another_repository_is_read_without_its_programs(repository: Path, tmp_path: Path) -> None:
+    commit = git(repository, "rev-parse", "HEAD")[:12]
+    assert read_commit(repository) == commit
+    for key, value in (
+        ("filter.y.clean", f"touch {tmp_path}/started; cat"),
+        ("core.fsmonitor", f"touch {tmp_path}/started"),
+    ):
+        git(repository, "config", key, value)
+    (repository / ".gitattributes").write_text("*.py filter=y\n")
+    (repository / "a.py").write_text("two\n")
+    assert read_commit(repository) == f"{commit}-dirty"
+    assert not (tmp_path / "started").exists()
+    (tmp_path / "empty").mkdir()
+    git(tmp_path / "empty", "init", "-q")
+    assert read_commit(tmp_path / "empty") == ""

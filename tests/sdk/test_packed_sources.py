@@ -69,6 +69,39 @@ def test_finder_of_setuptools(folders: tuple[Path, Path, Path]) -> None:
     assert run(folders, NET.replace("proj", "renamed")) == ("copy", "")
 
 
+FINDER = """
+import sys
+from importlib.util import spec_from_file_location
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        files = {"proj": "proj/__init__.py", "proj.net": "proj/net.py"}
+        if name in files:
+            return spec_from_file_location(name, f"{FOLDER}/{files[name]}")
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_finder_that_knows_each_module(folders: tuple[Path, Path, Path]) -> None:
+    (folders[2] / "_proj_loader.py").write_text(f"FOLDER = '{folders[0]}/lib'\n{FINDER}")
+    (folders[2] / "proj.pth").write_text("import _proj_loader\n")
+    assert run(folders, NET) == ("copy", "")
+    assert run(folders, NET, HOPYARD_STARTUP_HOOKS="0") == ("origin", "")
+
+
+def test_link_in_the_folder_of_packages(folders: tuple[Path, Path, Path]) -> None:
+    (folders[2] / "proj").symlink_to(folders[0] / "lib" / "proj")
+    assert run(folders, NET) == ("copy", "")
+    (folders[2] / "proj").unlink()
+    (folders[2] / "space").mkdir()  # a part of a namespace package
+    (folders[2] / "space" / "proj").symlink_to(folders[0] / "lib" / "proj")
+    assert run(folders, "import space.proj.net as net; print(net.PLACE, net.__name__)") == (
+        "copy space.proj.net",
+        "",
+    )
+
+
 def test_module_that_is_not_packed_comes_from_the_original(folders: tuple[Path, Path, Path]) -> None:
     origin, _, site = folders
     (site / "proj.pth").write_text(f"{origin}/lib\n")

@@ -265,7 +265,8 @@ def _section_lines(left: str, right: str, difference: RunDifference) -> Iterator
         if rows:
             yield ""
             yield console.paint(name, "bold")
-            yield from (f"  {line}" for line in _side_by_side_table(rows))
+            texts = _version_texts(rows) if name == "packages" else _value_texts(rows)
+            yield from (f"  {line}" for line in _side_by_side_table(texts))
     if difference.files:
         yield ""
         yield console.paint("code", "bold")
@@ -277,9 +278,18 @@ def _section_lines(left: str, right: str, difference: RunDifference) -> Iterator
                 yield from (_paint_diff_line(line.expandtabs()) for line in change.diff.splitlines())
 
 
-def _side_by_side_table(rows: dict[str, tuple[Any, Any]]) -> list[str]:
+def _side_by_side_table(rows: dict[str, tuple[str, str]]) -> list[str]:
     width = max(map(len, rows))
-    return [f"{key:<{width}}  {_value_text(a)}  ->  {_value_text(b)}" for key, (a, b) in rows.items()]
+    return [f"{key:<{width}}  {before}  ->  {after}" for key, (before, after) in rows.items()]
+
+
+def _value_texts(rows: dict[str, tuple[Any, Any]]) -> dict[str, tuple[str, str]]:
+    return {key: (_value_text(a), _value_text(b)) for key, (a, b) in rows.items()}
+
+
+def _version_texts(rows: dict[str, tuple[Any, Any]]) -> dict[str, tuple[str, str]]:
+    """Returns versions without quotes, although some look like numbers."""
+    return {key: (str(a or "-"), str(b or "-")) for key, (a, b) in rows.items()}
 
 
 def _value_text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,15 +36,23 @@ _SDK_IMPORT = re.compile(rb"^\s*(?:import|from)\s+hopyard\b", re.MULTILINE)
 
 
 def build_environment(
-    request: RunRequest, folder: Path, interpreter: str | None, extras: dict[str, bytes], notify: Notify
+    request: RunRequest,
+    folder: Path,
+    interpreter: str | None,
+    extras: dict[str, bytes],
+    notify: Notify,
+    *,
+    commands: Sequence[Sequence[str]],
 ) -> api.EnvironmentIn:
     """Returns the environment of a run: of its requirements, or of the inline metadata of its script, or an
     interpreter of this machine.
 
-    folder: the code. extras: receives the blob of the requirements. Raises SpecError.
+    folder: the code. extras: receives the blob of the requirements. commands: of the run and of its trials,
+    with their scripts. Raises SpecError.
     """
     required: EnvironmentFile | None = None
     name = ""
+    scripts = _scripts(commands, folder)
     if request.requirements is not None:
         name = str(request.requirements)
         variables = {**os.environ, **request.env}
@@ -54,11 +62,11 @@ def build_environment(
         )
         _check_secret_variables(required.requirements, name, secrets - set(request.secrets))
     elif interpreter is None:
-        name, required = _script_environment(request, folder)
+        name, required = _script_environment(scripts, folder)
         if required is not None:
             notify(f"the environment is built from the inline metadata of {name}")
     if required is None:
-        return _checked_interpreter(request, folder, interpreter or caller_interpreter(os.environ), notify)
+        return _checked_interpreter(scripts, folder, interpreter or caller_interpreter(os.environ), notify)
     data = required.requirements.encode()
     reject_secrets(name, data)
     if request.python:
@@ -124,25 +132,25 @@ def add_blob(data: bytes, extras: dict[str, bytes]) -> str:
     return digest
 
 
-def _script_environment(request: RunRequest, folder: Path) -> tuple[str, EnvironmentFile | None]:
-    for script in _scripts(request, folder):
+def _script_environment(scripts: Sequence[str], folder: Path) -> tuple[str, EnvironmentFile | None]:
+    for script in scripts:
         required = read_script_metadata(folder / script)
         if required is not None:
             return script, required
     return "", None
 
 
-def _scripts(request: RunRequest, folder: Path) -> list[str]:
-    words = [word for role in request.roles for word in role.command if word.endswith(".py")]
+def _scripts(commands: Sequence[Sequence[str]], folder: Path) -> list[str]:
+    words = [word for command in commands for word in command if word.endswith(".py")]
     return [word for word in dict.fromkeys(words) if (folder / word).is_file()]
 
 
 def _checked_interpreter(
-    request: RunRequest, folder: Path, interpreter: str, notify: Notify
+    scripts: Sequence[str], folder: Path, interpreter: str, notify: Notify
 ) -> api.EnvironmentIn:
     version = interpreter_version(interpreter)
     if version is not None:
-        _check_sdk_version(request, folder, interpreter, version)
+        _check_sdk_version(scripts, folder, interpreter, version)
         requires = project_requires_python(folder)
         is_met = True
         with suppress(SpecError):  # a range that this program cannot read forbids nothing
@@ -155,11 +163,13 @@ def _checked_interpreter(
     return interpreter_environment(folder, interpreter, notify)
 
 
-def _check_sdk_version(request: RunRequest, folder: Path, interpreter: str, version: tuple[int, int]) -> None:
+def _check_sdk_version(
+    scripts: Sequence[str], folder: Path, interpreter: str, version: tuple[int, int]
+) -> None:
     """Raises SpecError for a script that imports `hopyard` in an interpreter that is too old for it."""
     if version >= MIN_PYTHON:
         return
-    for script in _scripts(request, folder):
+    for script in scripts:
         if _SDK_IMPORT.search((folder / script).read_bytes()):
             own = ".".join(map(str, MIN_PYTHON))
             raise SpecError(

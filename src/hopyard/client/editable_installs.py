@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from hopyard.client.feedback import Notify
+from hopyard.client.git_state import read_commit
 from hopyard.client.interpreter import site_packages
 
 _MAX_PTH_BYTES = 64 * 1024
 _MAX_NAMED = 3
+_MAX_COMMITS = 10  # packages of which the commit is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def record_editable_installs(folder: Path, interpreter: str, notify: Notify) -> 
         if install.source.is_relative_to(root):
             sources[install.name or install.source.name] = os.path.relpath(install.source, root)
         elif install.name:
-            commit = _commit(install.source)
+            commit = read_commit(install.source) if len(outside) < _MAX_COMMITS else ""
             sources[install.name] = f"{install.source}@{commit}" if commit else str(install.source)
             outside.append(f"{install.name} ({install.source})")
     if outside:
@@ -76,6 +78,10 @@ def _entry_installs(entry: os.DirEntry[str]) -> Iterator[EditableInstall]:
             if record.get("dir_info", {}).get("editable"):
                 source = unquote(urlsplit(record["url"]).path)
                 yield EditableInstall(_package_name(name), Path(source).resolve())
+        elif entry.is_symlink() and not name.startswith((".", "_")):
+            target = Path(os.path.realpath(entry.path))
+            if (target.is_dir() and any(target.glob("*.py"))) or target.suffix == ".py":
+                yield EditableInstall("", target)  # as `flit install --symlink` makes it
         elif name.endswith(".egg-link"):
             first = Path(entry.path).read_text(errors="replace").partition("\n")[0].strip()
             yield EditableInstall(name.removesuffix(".egg-link").lower(), Path(first).resolve())
@@ -89,26 +95,3 @@ def _entry_installs(entry: os.DirEntry[str]) -> Iterator[EditableInstall]:
 
 def _package_name(folder: str) -> str:
     return folder.removesuffix(".dist-info").partition("-")[0].lower().replace("_", "-")
-
-
-def _commit(source: Path) -> str:
-    """Returns the commit of the repository with the source, with `-dirty` for uncommitted changes, "" without
-    one."""
-    import subprocess
-
-    if not any((place / ".git").exists() for place in (source, *source.parents)):
-        return ""
-
-    def git(*words: str) -> str:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-        command: Sequence[str] = ("git", "-c", "core.fsmonitor=false", "-C", str(source), *words)
-        try:
-            return subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=20, check=True
-            ).stdout.strip()
-        except (OSError, subprocess.SubprocessError):
-            return ""
-
-    commit = git("rev-parse", "HEAD")
-    dirty = commit and git("status", "--porcelain", "--untracked-files=no", "--", ".")
-    return f"{commit[:12]}-dirty" if dirty else commit[:12]

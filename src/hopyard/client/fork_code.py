@@ -70,6 +70,10 @@ def _current_environment(source: api.RunOut, code: Path | None, notify: Notify) 
     and for an interpreter that is not on this machine."""
     recorded = source["spec"].get("environment") or cast("api.EnvironmentIn", {})
     interpreter = recorded.get("interpreter") or ""
+    if recorded.get("lock"):
+        count = sum(name != "python" for name in recorded.get("packages") or {})
+        plural = "s" if count != 1 else ""
+        notify(f"the fork uses the {count} package{plural} that {source['name']} installed")
     if recorded.get("requirements") or recorded.get("lock") or not os.access(interpreter, os.X_OK):
         return None
     folder = code or Path(recorded.get("folder") or os.devnull)
@@ -92,6 +96,6 @@ def changed_packages(before: Mapping[str, str], now: Mapping[str, str]) -> list[
         return []
     return [
         f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}"
-        for name in sorted({*before, *now})
+        for name in sorted({*before, *now} - {"python"})  # the version of Python is known at the start only
         if before.get(name) != now.get(name)
     ]

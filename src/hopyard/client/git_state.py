@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MAX_DIFF_BYTES = 8 * 1024 * 1024  # the limit of a blob
 _TIMEOUT_S = 20.0
+_SHORT_TIMEOUT_S = 3.0  # for repositories other than that of the code
 _MAX_TEXT_LENGTH = 1024  # characters of a branch or a remote
 _MAX_EXCLUDED_FILES = 1000  # changed files that are named to git, one by one
 # Objects that are missing in a partial clone are not fetched: the repository's settings would name the
@@ -68,7 +69,7 @@ class GitProbe:
             self._tracked_child = self._start(
                 "ls-files", "-z", "--cached", "--ignored", "--exclude-standard", "--", "."
             )
-            without = self._filter_options()
+            without = _filter_options(folder)
             if without is None:
                 return
             self._disabled_filters = without
@@ -91,44 +92,7 @@ class GitProbe:
             self.close()
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        import subprocess  # only here: outside a repository its import would be for nothing
-
-        environment = {
-            name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES
-        } | {
-            **_GIT_ENVIRONMENT,
-            "LC_ALL": "C",
-        }
-        command = (*_GIT, *self._disabled_filters, "-C", str(self._folder), *arguments)
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
-
-    def _filter_options(self) -> list[str] | None:
-        """Returns the options that disable every configured filter; None if no option can name one of
-        them."""
-        from subprocess import TimeoutExpired
-
-        child = self._start("config", "-z", "--name-only", "--get-regexp", r"^filter\.")
-        try:
-            output = child.communicate(timeout=_TIMEOUT_S)[0]
-        except TimeoutExpired:
-            child.kill()
-            child.communicate()
-            return None
-        names = {os.fsdecode(key).rpartition(".")[0] for key in output.split(b"\0") if key}
-        if child.returncode not in (0, 1) or any("=" in name for name in names):
-            return None
-        return [
-            word
-            for name in sorted(names)
-            for setting in ("clean=", "smudge=", "process=", "required=false")
-            for word in ("-c", f"{name}.{setting}")
-        ]
+        return _start_git(self._folder, *self._disabled_filters, *arguments)
 
     def tracked_ignored_files(self) -> frozenset[str]:
         """Returns the files that git tracks although its ignore files name them; none without git."""
@@ -211,6 +175,73 @@ class GitProbe:
                 child.kill()
             child.communicate()
         self._children, self._tracked_child = [], None
+
+
+def read_commit(folder: Path) -> str:
+    """Returns the commit of the repository with the folder, with `-dirty` for uncommitted changes below it.
+
+    Returns "" without a repository, and for one that git does not trust. It takes a few seconds at most.
+    """
+    if not is_in_repository(folder):
+        return ""
+    head = _output(_start_git(folder, "rev-parse", "--verify", "HEAD"), _SHORT_TIMEOUT_S)
+    filters = _filter_options(folder, _SHORT_TIMEOUT_S) if head else None
+    if not head or filters is None:
+        return head.decode(errors="replace")[:12].strip()
+    words = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty", "--", ".")
+    changed = _output(_start_git(folder, *filters, *words), _SHORT_TIMEOUT_S)
+    return head.decode(errors="replace")[:12].strip() + ("-dirty" if changed else "")
+
+
+def _start_git(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    import subprocess  # only here: outside a repository its import would be for nothing
+
+    environment = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES} | {
+        **_GIT_ENVIRONMENT,
+        "LC_ALL": "C",
+    }
+    return subprocess.Popen(
+        (*_GIT, "-C", str(folder), *words),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+
+
+def _output(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+    """Returns what git prints, b"" for an error and after the time."""
+    from subprocess import TimeoutExpired
+
+    try:
+        output = child.communicate(timeout=timeout_s)[0]
+    except TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return b""
+    return b"" if child.returncode else output
+
+
+def _filter_options(folder: Path, timeout_s: float = _TIMEOUT_S) -> list[str] | None:
+    """Returns the options that disable every configured filter; None if no option can name one of them."""
+    from subprocess import TimeoutExpired
+
+    child = _start_git(folder, "config", "-z", "--name-only", "--get-regexp", r"^filter\.")
+    try:
+        output = child.communicate(timeout=timeout_s)[0]
+    except TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return None
+    names = {os.fsdecode(key).rpartition(".")[0] for key in output.split(b"\0") if key}
+    if child.returncode not in (0, 1) or any("=" in name for name in names):
+        return None
+    return [
+        word
+        for name in sorted(names)
+        for setting in ("clean=", "smudge=", "process=", "required=false")
+        for word in ("-c", f"{name}.{setting}")
+    ]
 
 
 def is_in_repository(folder: Path) -> bool:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hopyard.sdk.startup.package_versions import find_packages
+
 
 def caller_interpreter(environ: Mapping[str, str]) -> str:
     """Returns the interpreter of the active virtual or conda environment, or else the one that runs `hop`."""
@@ -19,19 +21,9 @@ def caller_interpreter(environ: Mapping[str, str]) -> str:
 
 def installed_packages(interpreter: str) -> dict[str, str]:
     """Returns name and version of the packages of an interpreter, from folder names alone (a few
-    milliseconds)."""
-    packages: dict[str, str] = {}
-    for folder in site_packages(Path(interpreter)):
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.name.endswith(".dist-info"):
-                        name, _, version = entry.name[: -len(".dist-info")].partition("-")
-                        if version:
-                            packages.setdefault(name.lower().replace("_", "-"), version)
-        except OSError:
-            continue
-    return dict(sorted(packages.items()))
+    milliseconds). The run reports its own list when it starts."""
+    path = Path(interpreter)
+    return find_packages([*site_packages(path), *_other_site_packages(path)])
 
 
 def site_packages(interpreter: Path) -> Iterator[str]:
@@ -46,6 +38,25 @@ def site_packages(interpreter: Path) -> Iterator[str]:
         if version in (None, name):
             yield str(lib / name / "site-packages")
     yield str(lib / "python3" / "dist-packages")
+
+
+def _other_site_packages(interpreter: Path) -> Iterator[str]:
+    """Yields the folders beside the interpreter's own: of its user, or of the installation below a virtual
+    environment that includes it."""
+    settings: dict[str, str] = {}
+    try:
+        text = (interpreter.parent.parent / "pyvenv.cfg").read_text(errors="replace")
+    except OSError:
+        version = _version_of(interpreter)
+        yield str(Path.home() / ".local" / "lib" / (version or "python3") / "site-packages")
+        if str(interpreter.parent) == "/usr/bin":  # Debian
+            yield f"/usr/local/lib/{version}/dist-packages"
+        return
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        settings[key.strip().lower()] = value.strip()
+    if settings.get("include-system-site-packages", "").lower() == "true" and settings.get("home"):
+        yield from site_packages(Path(settings["home"]) / Path(os.path.realpath(interpreter)).name)
 
 
 def interpreter_version(interpreter: str) -> tuple[int, int] | None:

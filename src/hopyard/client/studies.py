@@ -339,7 +339,7 @@ def search(
         )
     build_searcher(request.study, source_name="hop.search")
     request = with_trial_format(request, code, notify=print_notice)
-    client, run = submit_run(request.run, code, spec=request.spec)
+    client, run = submit_run(request.run, code, spec=request.spec, trial=request.trial)
     return Study(client, run)
 
 

@@ -46,6 +46,7 @@ def submit_run(
     *,
     interpreter: str | None = None,
     spec: Callable[..., Mapping[str, Any]] | None = None,
+    trial: RunRequest | None = None,
     start_from: str | None = None,
     notify: Notify = print_notice,
     on_progress: ProgressFactory = no_progress,
@@ -53,17 +54,17 @@ def submit_run(
     """Submits `request` with the code in `folder`. Returns the run after its first scheduling cycle.
 
     interpreter: runs the script; by default the caller's, or one that the server builds from requirements.
-    spec: makes the RunSpec in place of `request.spec` (a study has more fields than its run). start_from: a
-    checkpoint, `RUN@STEP`. notify: receives each notice. on_progress: makes the listener for the progress of
-    packing and of each upload.
+    spec: makes the RunSpec in place of `request.spec` (a study has more fields than its run). trial: what
+    each trial of a study runs. start_from: a checkpoint, `RUN@STEP`. notify: receives each notice.
+    on_progress: makes the listener for the progress of packing and of each upload.
 
     The id is made here, so that a request without a response can be sent again without a second run.
     """
     probe = GitProbe(folder, notify=notify)
     try:
         extras: dict[str, bytes] = {}
-        environment = build_environment(request, folder, interpreter, extras, notify)
-        commands = [role.command for role in request.roles]
+        commands = [role.command for part in (request, trial) if part is not None for role in part.roles]
+        environment = build_environment(request, folder, interpreter, extras, notify, commands=commands)
         tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress)
         if links := kept_links(tree, [dataset.path for dataset in request.datasets], notify):
             environment["links"] = links

@@ -185,6 +185,12 @@ class RunStore(Protocol):
     ) -> None:
         """Stores the resolved environment in the run's spec."""
 
+    async def record_packages(
+        self, run: RunId, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
+    ) -> None:
+        """Stores the packages that the run's interpreter had at its start, in place of those of the
+        submission."""
+
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         """Adds a checkpoint. Idempotent on (run, attempt, rank, step). A late checkpoint of an earlier
         attempt is sorted before those of later attempts."""

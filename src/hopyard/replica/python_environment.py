@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from blake3 import blake3
 
@@ -53,6 +54,7 @@ _READY_FILE, _LOCKS_DIR = ".ready", "locks"
 _LOCK_FORMAT = 2  # of stored locks
 _NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
 _FIND_LINKS = re.compile(rb"^\s*(?:-f|--find-links)(?:\s+|=)(\S+)", re.MULTILINE)
+_LOCAL_INDEX = re.compile(rb"^\s*(?:-i|--(?:extra-)?index-url)(?:\s+|=)(file:\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +115,14 @@ class Environments:
         lock = strip_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")
         links = _local_links(lock)
         key = blake3(
-            lock + f"\n{version}\n{platform_tag}".encode() + _link_folder_digest(links, cwd)
+            lock
+            + f"\n{version}\n{platform_tag}".encode()
+            + _link_folder_digest(links, cwd)
+            + _index_digest(lock)
         ).hexdigest()[:32]
         folder = (
             self._use_shared(self.root / key, lock, base, stack, environment_spec.requirements)
-            if shared_base and not links
+            if shared_base and not links and not _local_indexes(lock)
             else None
         )
         if folder is None:
@@ -146,7 +151,7 @@ class Environments:
         ).hexdigest()[:32]
         lock_file = self.root / _LOCKS_DIR / f"{name}.txt"
         # a local folder may contain other versions now
-        if lock_file.exists() and not _local_links(lock_file.read_bytes()):
+        if lock_file.exists() and not _has_local_source(lock_file.read_bytes()):
             return lock_file.read_bytes()
         make_folder(lock_file.parent)
         text = self.fetch(requirements)
@@ -154,7 +159,7 @@ class Environments:
         if given_lock is not None:
             return given_lock
         with _lock_file(lock_file.with_suffix(".lock"), fcntl.LOCK_EX) as descriptor:
-            if not lock_file.exists() or _local_links(lock_file.read_bytes()):
+            if not lock_file.exists() or _has_local_source(lock_file.read_bytes()):
                 self.log("resolving requirements")
                 text, constraints = split_constraints(text)
                 constraint_options = _write_constraints(lock_file, constraints)
@@ -529,6 +534,31 @@ def _local_links(lock: bytes) -> list[str]:
     return [link for link in links if "://" not in link]
 
 
+def _local_indexes(lock: bytes) -> list[Path]:
+    """Returns the folders that a lock uses as package indexes (`--index-url file:///…`)."""
+    urls = (os.fsdecode(url) for url in _LOCAL_INDEX.findall(lock))
+    return [Path(unquote(urlsplit(url).path)) for url in urls]
+
+
+def _has_local_source(lock: bytes) -> bool:
+    """Returns whether packages come from this machine's disk, where other versions may be at another time."""
+    return bool(_local_links(lock) or _local_indexes(lock))
+
+
+def _index_digest(lock: bytes) -> bytes:
+    """Returns a digest of the files that these indexes have of the packages of the lock."""
+    digests = b""
+    for index in _local_indexes(lock):
+        for name in sorted(locked_packages(lock)):
+            with suppress(OSError):  # uv reports it
+                for file in sorted((index / name).iterdir()):
+                    seen = file.stat()
+                    digests += f"\n{name}/{file.name} {seen.st_size} {seen.st_mtime_ns}".encode(
+                        errors="surrogateescape"
+                    )
+    return digests
+
+
 def _link_folder_digest(links: Sequence[str], cwd: Path) -> bytes:
     """Returns a digest of the files in these folders: other files make another environment."""
     digests = b""
@@ -541,7 +571,7 @@ def _link_folder_digest(links: Sequence[str], cwd: Path) -> bytes:
 
 def _reject_local_requirements(lock: str) -> None:
     for line in lock.splitlines():
-        if _FIND_LINKS.search(os.fsencode(line)):
+        if _FIND_LINKS.search(os.fsencode(line)) or _LOCAL_INDEX.search(os.fsencode(line)):
             continue
         if line.startswith(("-e", ".", "/")) or "file://" in line:
             raise PrepareFailed(

@@ -406,6 +406,7 @@ class LossCases:
             stores.runs.record_artifact(run, make_digest("late"), attempt=first),
             stores.runs.record_run_folder(run, make_digest("late"), 2, attempt=first),
             stores.runs.record_lock(run, make_digest("late"), {}, attempt=first),
+            stores.runs.record_packages(run, {"late": "1"}, attempt=first),
         ):
             with pytest.raises(Conflict, match=f"attempt 1 of run {run} is superseded by attempt 2"):
                 await record

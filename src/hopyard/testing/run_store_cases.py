@@ -365,6 +365,10 @@ class RecordCases:
         fork = (await submit_run(stores, initial_folder=make_digest("kept"))).id
         assert (await stores.runs.get(fork)).run_folder == make_digest("kept")
         assert stored.spec.environment == Environment(lock=make_digest("lock"), packages={"torch": "2.0"})
+        await stores.runs.record_packages(run, {"torch": "2.1", "python": "3.11.4"})
+        environment = (await stores.runs.get(run)).spec.environment
+        assert environment.packages == {"torch": "2.1", "python": "3.11.4"}
+        assert environment.lock == make_digest("lock")
 
     async def test_unstored_messages_are_unique_and_limited(self, stores: ClusterStores) -> None:
         run = (await submit_run(stores)).id
@@ -432,6 +436,7 @@ class RecordCases:
             stores.runs.record_artifact(MISSING_RUN, make_digest("x")),
             stores.runs.record_unstored(MISSING_RUN, ["step 5"]),
             stores.runs.record_lock(MISSING_RUN, make_digest("x"), {}),
+            stores.runs.record_packages(MISSING_RUN, {}),
             stores.runs.record_checkpoint(checkpoint(MISSING_RUN, 1)),
         ):
             with pytest.raises(NotFound):

@@ -22,6 +22,7 @@ NAMES_LIMIT = 10_000  # limit of metrics, parameters … of one run in memory
 TEXT_LIMIT = 16 * 1024
 _MAX_TIMESTAMP = 2.0**33  # unix seconds: beyond any real clock
 _MACHINE_ENV_LIMIT = 1000  # variables
+_PACKAGES_LIMIT = 3001  # and the version of Python
 # notices of a time limit: each is an event of the run. An attempt has one, or a few if the limit was changed
 _MAX_LIMIT_EVENTS = 20
 
@@ -58,6 +59,7 @@ class LiveRun:
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
     _machine_env: Mapping[str, str | None] | None = None
+    _packages: Mapping[str, str] | None = None
     _unstored: list[str] = field(default_factory=list)
     _limit_event: RunEvent | None = None  # the run will soon reach its time limit
     _unread_event: RunEvent | None = None  # parameters that nothing read
@@ -88,6 +90,8 @@ class LiveRun:
                 return self._apply_params(values)
             case "environment" if isinstance(values, dict) and rank == 0:
                 return self._apply_machine_env(values)
+            case "packages" if isinstance(values, dict) and rank == 0:
+                return self._apply_packages(values)
             case "summary" if isinstance(values, dict):
                 return self._apply_summary(values)
             case "progress" if rank == 0:
@@ -169,6 +173,11 @@ class LiveRun:
         self._machine_env = dict(list(valid.items())[:_MACHINE_ENV_LIMIT])
         return True
 
+    def _apply_packages(self, values: Mapping[str, Any]) -> bool:
+        valid = {name: text for name, text in values.items() if _is_name(name) and _is_name(text)}
+        self._packages = dict(list(valid.items())[:_PACKAGES_LIMIT])
+        return True
+
     @property
     def is_dirty(self) -> bool:
         pending = (
@@ -179,6 +188,7 @@ class LiveRun:
             or self._limit_event
             or self._unread_event
             or self._machine_env is not None
+            or self._packages is not None
         )
         return bool(pending or self.replace_metrics)
 
@@ -193,9 +203,12 @@ class LiveRun:
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
         machine_env, self._machine_env = self._machine_env, None
+        packages, self._packages = self._packages, None
         try:
             if machine_env is not None:
                 await runs.record_machine_env(self.run, machine_env, attempt=self.attempt)
+            if packages is not None:
+                await runs.record_packages(self.run, packages, attempt=self.attempt)
             if params:
                 await runs.record_params(self.run, params, attempt=self.attempt)
             if summary:
@@ -226,6 +239,7 @@ class LiveRun:
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
+            self._packages = packages if self._packages is None else self._packages
             raise
 
 

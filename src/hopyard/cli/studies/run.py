@@ -144,7 +144,12 @@ def start_study(
     build_searcher(request.study, source_name=what)
     request = with_trial_format(request, folder, notify=console.print_message)
     client, run = submit_run(
-        request.run, folder, spec=request.spec, notify=console.print_message, on_progress=TransferBar
+        request.run,
+        folder,
+        spec=request.spec,
+        trial=request.trial,
+        notify=console.print_message,
+        on_progress=TransferBar,
     )
     return attach_to_study(client, run, detach=detach, as_json=as_json)
 

@@ -216,6 +216,12 @@ class MemoryRunStore:
             self._state.add_pending(row.gang)
             self._state.mark_changed()
 
+    async def record_packages(
+        self, run: RunId, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
+    ) -> None:
+        row = self._get_row_for_attempt(run, attempt)
+        row.spec = replace(row.spec, environment=replace(row.spec.environment, packages=dict(packages)))
+
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:

@@ -343,6 +343,20 @@ class SqlRunStore:
 
         await self._database.write(write)
 
+    async def record_packages(
+        self, run: RunId, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
+    ) -> None:
+        def write(conn: Connection) -> None:
+            _check_not_superseded(conn, run, attempt)
+            before = conn.execute(select(run_contents.c.spec).where(run_contents.c.run == run)).scalar_one()
+            spec = decode_spec(before)
+            if spec.environment.packages != packages:
+                spec = replace(spec, environment=replace(spec.environment, packages=dict(packages)))
+                values = spec_columns(spec)
+                conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
+
+        await self._database.write(write)
+
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         def write(conn: Connection) -> None:
             _get_run_row(conn, checkpoint.run)
