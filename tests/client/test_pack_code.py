@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def pack(folder: Path, *words: str) -> tuple[PackedTree, list[str]]:
+def pack(folder: Path, *words: str, omitted: Iterable[str] = ()) -> tuple[PackedTree, list[str]]:
     lines: list[str] = []
     probe = GitProbe(folder)
     try:
         command = ("python", *(words or ("main.py",)))
-        tree = pack_code(folder, probe, [command], notify=lines.append, on_progress=no_progress)
+        tree = pack_code(
+            folder, probe, [command], notify=lines.append, on_progress=no_progress, omitted=omitted
+        )
     finally:
         probe.close()
     return tree, lines
@@ -114,3 +117,20 @@ def test_missing_file_of_a_failed_run_is_explained(folder: Path) -> None:
     assert hint is not None and "`data/train.bin` was not packed: .gitignore, line 2" in hint
     assert missing_file_hint(folder, reason.replace("data/train.bin", "other.bin")) is None
     assert missing_file_hint(folder, "ValueError: 'data/train.bin'") is None
+
+
+def test_hint_includes_the_other_files_of_the_folder(folder: Path) -> None:
+    (folder / ".gitignore").write_text("*.bin\n*.pkl\n")
+    (folder / "data" / "meta.pkl").touch()
+    hint = missing_file_hint(folder, "FileNotFoundError: [Errno 2] No such file: 'data/train.bin'")
+    assert hint is not None and "`data/train.bin` (and 1 other path of its folder)" in hint
+    assert "write `!data/*` into .hopignore" in hint
+    (folder / ".hopignore").write_text("!data/*\n")
+    tree, _ = pack(folder)
+    assert '"data/meta.pkl"' in tree.encoded.decode() and packed_paths(tree) >= {"data/train.bin"}
+
+
+def test_what_a_dataset_replaces_is_not_packed(folder: Path) -> None:
+    (folder / ".gitignore").unlink()
+    assert packed_paths(pack(folder)[0]) == {"main.py", "data/train.bin"}
+    assert packed_paths(pack(folder, omitted=["data", ""])[0]) == {"main.py"}

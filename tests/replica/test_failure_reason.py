@@ -37,6 +37,15 @@ ValueError: lr is too large
 
 Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
 """
+_HYDRA_HINT = "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n"
+_HYDRA_OVERRIDE = (
+    "/w/train.py:3: UserWarning: old\n  warnings.warn(x)\n"
+    "Could not override 'lrr'.\nTo append to your config use +lrr=1\nKey 'lrr' is not in struct\n"
+    + _HYDRA_HINT
+)
+_HYDRA_GROUP = (
+    "In 'train.yaml': Could not find 'model/foo'\n\nAvailable options in 'model':\n\tmnist\n" + _HYDRA_HINT
+)
 _RICH = """\
 ╭───────────────────── Traceback (most recent call last) ──────────────────────╮
 │ /w/train.py:3 in <module>                                                    │
@@ -86,6 +95,8 @@ _JULIA = "ERROR: LoadError: no column y\nStacktrace:\n [1] error(s::String)\n   
         ("", ""),
         (_TORCHRUN, "RuntimeError: shapes differ"),
         (_HYDRA, "ValueError: lr is too large"),
+        (_HYDRA_OVERRIDE, "Could not override 'lrr'."),
+        (_HYDRA_GROUP, "In 'train.yaml': Could not find 'model/foo'"),
         (_RICH, "KeyError: 'val_loss'"),
         (_NOTEBOOK, "ValueError: the cell failed"),
         (_IGNORED, "RuntimeError: real"),

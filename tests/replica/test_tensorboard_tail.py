@@ -89,3 +89,15 @@ def test_files_of_other_runs_in_the_home_are_not_read(folder: ReplicaDir, tmp_pa
     (folder.work / "runs").symlink_to(other)
     tail.poll()
     assert ("foreign", 1.0) not in points(folder)
+
+
+def test_printed_metrics_are_read_from_both_streams(folder: ReplicaDir) -> None:
+    tail = TensorBoardTail(folder, metric_lines=("epoch {step}: loss {loss}", "acc {acc}%"))
+    folder.append("stdout", b"epoch 1: loss 0.5\nepoch 2: lo")
+    tail.poll()
+    assert points(folder) == [("loss", 0.5)]
+    folder.append("stdout", b"ss 0.25\n" + b"x" * 2_000_000 + b" epoch 3: loss 1\n")
+    folder.append("stderr", b"10%\racc 90%\racc 95%")
+    tail.start()
+    assert tail.finish(60) == 0
+    assert points(folder)[1:] == [("loss", 0.25), ("loss", 1.0), ("acc", 90.0), ("acc", 95.0)]

@@ -21,6 +21,7 @@ from hopyard.cli.options import (
     max_metrics_option,
     max_output_option,
     memory_option,
+    metric_line_option,
     name_option,
     pool_option,
     preempt_option,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 )
 @max_output_option
 @max_metrics_option
+@metric_line_option
 @click.option("-q", "--queue", metavar="QUEUE", help="The queue of the run.  [default: that of RUN]")
 @priority_option
 @preempt_option

@@ -125,6 +125,7 @@ def info_lines(
                 "events and samples"
             ),
         )
+    yield from _labelled_lines("from output", list(spec.get("metric_lines", ())))
     yield from _labelled_lines("outputs", [", ".join(spec["outputs"])] if spec.get("outputs") else [])
     if spec.get("forked_from"):
         yield (

@@ -61,7 +61,8 @@ def board(
     elif not leaderboard["rows"]:
         console.print_message(
             f"no run on {name} has logged {f'`{metric}`' if metric else 'a metric'} yet; call "
-            "`hop.summary(val_acc=…)` or `hop.log(val_acc=…)` in a script to record one"
+            "`hop.summary(val_acc=…)` or `hop.log(val_acc=…)` in a script to record one, or read it from "
+            "the script's output with `hop run --metric-line 'accuracy {val_acc}'`"
         )
     else:
         console.print_lines(leaderboard_lines(leaderboard))

@@ -131,6 +131,16 @@ outputs_option = click.option(
     metavar="GLOB",
     help="Keep only these files of the run; `!GLOB` excludes (repeatable).  [default: all it wrote]",
 )
+metric_line_option = click.option(
+    "--metric-line",
+    "metric_lines",
+    multiple=True,
+    metavar="TEXT",
+    help=(
+        "Read metrics from lines of the output: 'epoch {step}: val loss {val_loss}'; names in braces are "
+        "numbers (repeatable)."
+    ),
+)
 preempt_option = click.option(
     "--no-preempt",
     "preemptible",

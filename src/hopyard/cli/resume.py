@@ -50,6 +50,11 @@ def resume(ref: str, detach: bool, as_json: bool) -> int:
         if origins
         else f"note: {source['name']} has saved nothing: {run['name']} starts from the beginning"
     )
+    if changes["files"] and not saved:
+        console.print_message(
+            f"hint: a script that continues by an option gets it by `hop fork {source['name']} --files -p "
+            f"OPTION=VALUE`; `hop files {source['name']}` lists its files"
+        )
     return attach_to_run(client, run, detach=detach, as_json=as_json)
 
 

@@ -18,6 +18,7 @@ from hopyard.cli.options import (
     json_option,
     max_metrics_option,
     max_output_option,
+    metric_line_option,
     name_option,
     outputs_option,
     params_as_option,
@@ -126,6 +127,7 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 )
 @max_output_option
 @max_metrics_option
+@metric_line_option
 @outputs_option
 @click.option(
     "--replicas",

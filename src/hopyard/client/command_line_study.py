@@ -22,6 +22,7 @@ _STUDY_OPTIONS = ("metric", "mode", "searcher", "trials", "epochs", "steps", "co
 FILE_KEYS = {
     **{name: name for name in ("metric", "mode", "searcher", "epochs", "steps", "concurrent", "project")},
     **{name: name for name in ("datasets", "env", "secrets", "tags", "requirements", "python", "time")},
+    "metric_lines": "metric_lines",
     **{name: f"resources.{name}" for name in ("cpus", "memory", "gpus", "gpu_memory")},
 }
 
@@ -38,6 +39,7 @@ def build_command_line_study(
             hints=("name the metric that the script reports, for example --metric val_loss",),
         )
     space = parse_search_words(options.get("params") or ())
+    options = _with_epochs_of(space, options)
     if not any(map(is_searched, space.values())):
         raise UsageError(
             "-p: no parameter has a range, so there is nothing to search",
@@ -57,6 +59,20 @@ def build_command_line_study(
         trial, roles=(driver_role(),), label=own.study.name, params={}, topology=None, time_limit_s=None
     )
     return StudyRequest(own.study, run, trial)
+
+
+def _with_epochs_of(space: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options with a fixed `-p epochs=3` as the budget: the study gives trials their epochs."""
+    epochs = space.get("epochs")
+    if epochs is None or is_searched(epochs) or type(epochs["value"]) is not int or options.get("steps"):
+        return options
+    if options.get("epochs") not in (None, epochs["value"]):
+        raise UsageError(
+            f"-p epochs={epochs['value']}: --epochs {options['epochs']} is another number of epochs",
+            hints=("give one of the two",),
+        )
+    del space["epochs"]
+    return {**options, "epochs": epochs["value"]}
 
 
 def check_file_options(file: Path, options: Mapping[str, Any], arguments: tuple[str, ...]) -> None:

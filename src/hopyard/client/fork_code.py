@@ -47,8 +47,8 @@ def fork_run(
     probe = GitProbe(code, notify=notify)
     try:
         commands = [role["command"] for role in source["spec"]["roles"]]
-        tree = pack_code(code, probe, commands, notify=notify, on_progress=on_progress)
         places = [ref.get("path") or "" for ref in source["spec"].get("datasets") or ()]
+        tree = pack_code(code, probe, commands, notify=notify, on_progress=on_progress, omitted=places)
         links = kept_links(tree, places, notify)
         if links != (recorded.get("links") or {}):
             changes["environment"] = {**(environment or recorded), "links": links}

@@ -91,11 +91,27 @@ def missing_file_hint(folder: Path, reason: str) -> str | None:
             left_out = scan_folder(folder, CODE_RULES).left_out
         entry = find_left_out(left_out, path)
         if entry is not None:
+            siblings = _siblings(left_out, entry)
+            more, pattern = "", entry.path
+            if siblings:  # the script needs them, too, and may go wrong without a word
+                plural = "" if len(siblings) == 1 else "s"
+                more = f" (and {len(siblings)} other path{plural} of its folder)"
+                pattern = f"{_folder_of(entry)}/*"
             return (
-                f"hint: `{path}` was not packed: {entry.reason} leaves it out; write `!{entry.path}` into "
+                f"hint: `{path}`{more} was not packed: {entry.reason} leaves it out; write `!{pattern}` into "
                 ".hopignore, or share it with `hop dataset push`"
             )
     return None
+
+
+def _siblings(left_out: Sequence[IgnoredEntry], entry: IgnoredEntry) -> list[IgnoredEntry]:
+    """Returns the other entries of the same folder, below the root."""
+    folder = _folder_of(entry)
+    return [other for other in left_out if folder and other is not entry and _folder_of(other) == folder]
+
+
+def _folder_of(entry: IgnoredEntry) -> str:
+    return entry.path.rstrip("/").rpartition("/")[0]
 
 
 def find_left_out(left_out: Sequence[IgnoredEntry], path: str) -> IgnoredEntry | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,10 @@ def pack_code(
     *,
     notify: Notify,
     on_progress: ProgressFactory,
+    omitted: Iterable[str] = (),
 ) -> PackedTree:
-    """Packs the folder by the rules for code. commands: of the run, with the files that they name.
+    """Packs the folder by the rules for code. commands: of the run, with the files that they name. omitted:
+    paths that the run has from elsewhere, such as a folder or link that a dataset replaces.
 
     Raises SpecError for a script that an ignore file leaves out.
     """
@@ -37,7 +40,7 @@ def pack_code(
         home = Home.default().create()
         tree = pack_tree(
             folder,
-            rules=CODE_RULES,
+            rules=replace(CODE_RULES, omitted=frozenset(omitted) - {""}),
             cache=home.pack_cache,
             excluded=home.root,
             progress=progress,

@@ -65,8 +65,9 @@ def submit_run(
         extras: dict[str, bytes] = {}
         commands = [role.command for part in (request, trial) if part is not None for role in part.roles]
         environment = build_environment(request, folder, interpreter, extras, notify, commands=commands)
-        tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress)
-        if links := kept_links(tree, [dataset.path for dataset in request.datasets], notify):
+        places = [dataset.path for dataset in request.datasets]
+        tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress, omitted=places)
+        if links := kept_links(tree, places, notify):
             environment["links"] = links
         check_settings_files(tree)
         _notify_of_replaced_folders(request, folder, notify)

@@ -35,6 +35,7 @@ roles:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from hopyard.config import resource_requests, units
@@ -53,6 +54,7 @@ from hopyard.config.section_values import read_field, read_name, read_param
 from hopyard.config.spec_keys import check_file_spec
 from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
 from hopyard.domain.ids import check_label
+from hopyard.domain.metric_line import check_metric_lines
 
 RUN_KEYS = (
     "name",
@@ -74,6 +76,7 @@ RUN_KEYS = (
     "max_metrics",
     "checkpoints",
     "outputs",
+    "metric_lines",
 )
 TOP_KEYS = (*RUN_KEYS, "roles")
 
@@ -108,6 +111,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         max_output_bytes=top.amount("max_output", parse_stream_limit),
         max_metrics_bytes=top.amount("max_metrics", parse_stream_limit),
         outputs=_read_outputs(top),
+        metric_lines=_read_metric_lines(top),
         requirements=_read_requirements(top, base),
         python=top.text("python"),
         checkpoint_files=_read_patterns(top),
@@ -187,6 +191,20 @@ def _read_secrets(top: YamlSection) -> tuple[str, ...]:
         )
         secrets[name] = None
     return tuple(secrets)
+
+
+def _read_metric_lines(top: YamlSection) -> tuple[str, ...]:
+    lines: list[str] = []
+    for i, value in top.items("metric_lines"):
+        key = f"metric_lines.{i}"
+        if not isinstance(value, str) or not value:
+            raise top.error(
+                key,
+                f"{format_given(value)} is not a text",
+                "write each line in quotes: metric_lines: ['epoch {step}: val loss {val_loss}']",
+            )
+        lines += top.parsed(key, partial(check_metric_lines, (value,), what=key))
+    return tuple(lines)
 
 
 def _read_outputs(top: YamlSection) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.ids import check_name, slug
+from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.param_format import ParamFormat
 from hopyard.errors import SpecError
@@ -118,6 +119,7 @@ class RunRequest:
     params_as: str = ""
     param_format: ParamFormat | None = None
     outputs: tuple[str, ...] = ()
+    metric_lines: tuple[str, ...] = ()
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -145,6 +147,7 @@ class RunRequest:
             **({"checkpoint_files": list(self.checkpoint_files)} if self.checkpoint_files else {}),
             "param_format": None if self.param_format is None else asdict(self.param_format),
             **({"outputs": list(self.outputs)} if self.outputs else {}),
+            **({"metric_lines": list(self.metric_lines)} if self.metric_lines else {}),
         }
 
 
@@ -264,8 +267,8 @@ def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --outputs, --no-preempt
-    and --topology as fields of a RunRequest. Raises SpecError."""
+    """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --outputs, --metric-line,
+    --no-preempt and --topology as fields of a RunRequest. Raises SpecError."""
     fields: dict[str, Any] = {}
     if options.get("queue") is not None:
         fields["queue"] = check_name(options["queue"], subject="--queue")
@@ -278,6 +281,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
             fields[f"{name}_bytes"] = parse_stream_limit(options[name], what=f"--{name.replace('_', '-')}")
     if options.get("outputs"):
         fields["outputs"] = tuple(options["outputs"])
+    if options.get("metric_lines"):
+        fields["metric_lines"] = check_metric_lines(options["metric_lines"])
     if options.get("preemptible") is not None:
         fields["preemptible"] = options["preemptible"]
     if options.get("topology") is not None:

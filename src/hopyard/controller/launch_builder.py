@@ -76,6 +76,7 @@ class LaunchBuilder:
                         max_output_bytes=spec.max_output_bytes,
                         max_metrics_bytes=spec.max_metrics_bytes,
                         outputs=spec.outputs,
+                        metric_lines=spec.metric_lines,
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,

@@ -138,7 +138,7 @@ def _scan_subfolder(
             is_folder = entry.is_dir(follow_symlinks=False)
             if not rules.ignore_nothing and is_repository_name(name):
                 continue  # even if an ignore file includes it: see `domain.manifest`
-            if is_folder and path + "/" == excluded:
+            if path in rules.omitted or (is_folder and path + "/" == excluded):
                 continue
             reason = ignored.reason(path + "/" if is_folder else path, name)
             if reason is not None:

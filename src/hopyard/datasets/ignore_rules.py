@@ -36,6 +36,8 @@ class IgnoreRules:
     ignore_nothing: bool = False
     # whether sockets, pipes and devices are skipped, as git does, instead of rejected
     only_files: bool = False
+    # paths that are left out by the caller
+    omitted: frozenset[str] = frozenset()
 
     def is_ignored_by_default(self, name: str) -> bool:
         """Returns whether a file or folder of this name is excluded when no ignore file matches it."""

@@ -46,6 +46,7 @@ class ReplicaLaunch:
     max_output_bytes: int | None = None  # as of `domain.run.RunSpec`
     max_metrics_bytes: int | None = None  # the same
     outputs: tuple[str, ...] = ()  # the same
+    metric_lines: tuple[str, ...] = ()  # the same
     restore: RestorePoint | None = None
     essential: bool = True  # as of `domain.gang.Role`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`

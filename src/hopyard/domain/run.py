@@ -196,6 +196,7 @@ class RunSpec:
     initial_folder: Digest | None = None
     param_format: ParamFormat | None = None
     outputs: tuple[str, ...] = ()  # patterns of the files to keep, see `domain.path_filter`; all without
+    metric_lines: tuple[str, ...] = ()  # of the output, see `domain.metric_line`
 
     @property
     def size(self) -> int:

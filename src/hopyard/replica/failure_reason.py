@@ -25,6 +25,14 @@ _LEAF_EXCEPTION = re.compile(r"^(?!(?:Base)?ExceptionGroup: )[A-Za-z_][\w.]*: \S
 _RELAYED_EXCEPTIONS = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError",)
 _IGNORED_TRACEBACKS = ("Exception ignored in", "Exception ignored on", "--- Logging error ---")
 _OWN_MESSAGES = ("hint: ", "hopyard: ")
+# the end of Hydra's message about a configuration, which it prints without a traceback
+_END_OF_HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1"
+_MAX_LINES_OF_HYDRA = 40
+_START_OF_HYDRA = re.compile(
+    r"(?:Could not |LexerNoViableAltException: |Error (?:merging|parsing) |In '|no viable alternative "
+    r"|mismatched input |extraneous input |token recognition error|missing .* at '|Multiple values for "
+    r"|Ambiguous |Key ').*"
+)
 # the error of a program in another language; the last line that matches counts
 _OTHER_LANGUAGES = (
     re.compile(r"(?:Exception in thread \"[^\"]*\" |Caused by: )(?P<error>[\w.$]+(?:: .*)?)"),  # Java
@@ -191,8 +199,11 @@ def _find_foreign_error(lines: Sequence[str]) -> tuple[int, str] | None:
 def _last_message(lines: Sequence[str]) -> str:
     """Returns the last line with content, except the hints of Hopyard's errors and the warnings of its
     tracking."""
-    texts = (line.strip() for line in reversed(lines))
-    return next((text for text in texts if text and not text.startswith(_OWN_MESSAGES)), "")
+    texts = [text for line in lines if (text := line.strip()) and not text.startswith(_OWN_MESSAGES)]
+    if not texts or not texts[-1].startswith(_END_OF_HYDRA):
+        return texts[-1] if texts else ""
+    message = texts[-_MAX_LINES_OF_HYDRA:-1]
+    return next(filter(_START_OF_HYDRA.fullmatch, message), (message or texts)[-1])
 
 
 def _shorten(text: str) -> str:

@@ -224,7 +224,10 @@ class Replica:
         view = home_view(spec, folder)
         if folder.shared_work is None or spec.node.local_rank == 0:
             self._tensorboard = TensorBoardTail(
-                folder, env.get("TENSORBOARD_LOGDIR"), hidden=Path(spec.node.home) if view else None
+                folder,
+                env.get("TENSORBOARD_LOGDIR"),
+                hidden=Path(spec.node.home) if view else None,
+                metric_lines=spec.launch.metric_lines,
             )
         if folder.shared_work is None:
             restored = self._run_folder.restored_work_files  # they count as written by the run

@@ -1,4 +1,4 @@
-"""Converts TensorBoard event files that a script writes to points of the `tensorboard` stream."""
+"""Converts TensorBoard event files and printed metrics of a script to points of the `tensorboard` stream."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
 from hopyard.private_files import read_below
 from hopyard.replica import process_tree
+from hopyard.replica.output_metrics import OutputMetrics
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles
@@ -31,10 +32,18 @@ class TensorBoardTail:
     Files that are in the folder of the run when this is created do not count: they came with the code. logs:
     a folder outside of it where the run writes event files. Files in such a folder count if a process of the
     run opened them. A process with startup hooks reports their paths in the file `EVENT_FILES`. hidden: the
-    folder with the files of all runs, of which this run may read only its own.
+    folder with the files of all runs, of which this run may read only its own. metric_lines: see
+    `OutputMetrics`, which is followed as well.
     """
 
-    def __init__(self, folder: ReplicaDir, logs: str | None = None, *, hidden: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: ReplicaDir,
+        logs: str | None = None,
+        *,
+        hidden: Path | None = None,
+        metric_lines: Sequence[str] = (),
+    ) -> None:
         self._folder = folder
         self._hidden = None if hidden is None else os.path.realpath(hidden) + os.sep
         self._own = os.path.realpath(folder.root.parent) + os.sep
@@ -46,6 +55,7 @@ class TensorBoardTail:
             shared.skip_existing(appended=False)
             self._outside.append(shared)
         self._reported = EventFiles(folder.root / "none", may_read=self._may_read)
+        self._printed = OutputMetrics(folder, metric_lines) if metric_lines else None
         self._series: dict[str, int] = {}
         self._reported_paths: set[str] = set()
         self._reported_lines = 0
@@ -93,6 +103,8 @@ class TensorBoardTail:
         is_last = False
         while not is_last and not self._abandoned:
             is_last = self._stop.is_set()
+            if is_last and self._printed is not None:
+                self._printed.end()
             wait_s = _POLL_INTERVAL_S
             try:
                 self.poll()
@@ -107,7 +119,9 @@ class TensorBoardTail:
             self._folder.append("tensorboard", b"".join(records))
             records.clear()
 
-    def _sources(self) -> Iterator[EventFiles]:
+    def _sources(self) -> Iterator[EventFiles | OutputMetrics]:
+        if self._printed is not None:
+            yield self._printed
         yield self._work
         yield from self._outside
         yield self._reported

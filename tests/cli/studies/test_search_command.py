@@ -111,7 +111,7 @@ def test_study_with_trials_as_runs(shell: Shell) -> None:
 
 def test_study_of_a_command_line(shell: Shell) -> None:
     shell.write("train.py", TRIAL)
-    words = ("-p", "lr=0.1,0.5", "--metric", "acc", "--searcher", "grid", "--epochs", "2", "--cpus", "0.25")
+    words = ("-p", "lr=0.1,0.5", "-p", "epochs=2", "--metric", "acc", "--searcher", "grid", "--cpus", "0.25")
     result = shell.hop("search", *words, "--tag", "team=nlp", "-n", "one-line", "train.py")
     assert result.code == 0, result.stderr_text
     assert "note: the study searches the maximum of acc" in result.stderr_text
@@ -128,6 +128,10 @@ def test_incomplete_command_line_of_a_study_is_refused(shell: Shell) -> None:
         (["-p", "lr=0.1..1.0", "train.py"], "--metric: missing"),
         (["-p", "lr=0.1..1.0", "--metric", "acc", "train.py"], "--trials: missing"),
         (["-p", "lr=0.1", "--metric", "acc", "train.py"], "no parameter has a range"),
+        (
+            ["-p", "lr=1,2", "-p", "epochs=2", "--epochs", "3", "--metric", "acc", "train.py"],
+            "--epochs 3 is another number of epochs",
+        ),
         (
             ["-p", "lr=1,2", "--metric", "x", "--searcher", "grid", "train.py"],
             "`x` does not imply a direction",

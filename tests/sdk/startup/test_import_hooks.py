@@ -54,3 +54,51 @@ def test_hidden_sitecustomize_runs_and_the_path_is_clean(tmp_path: Path) -> None
     assert off.stdout.splitlines()[:2] == [str(tmp_path / "sitecustomize.py"), "False"]
     outside = run_python(code, tmp_path, HOPYARD_REPLICA_DIR="").stdout.splitlines()
     assert outside[1] == "False", "no run, so no hooks"
+
+
+_TRAINER = """
+class Epochs:
+    _batches_that_stepped = 7
+
+class Fit:
+    epoch_loop = Epochs()
+
+class Trainer:
+    loggers, is_global_zero, current_epoch, fit_loop = [], True, 2, Fit()
+
+class _LoggerConnector:
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def log_metrics(self, metrics, step=None):
+        return "logged"
+"""
+_UNLOGGED = """
+import hopyard_startup.reports as reports
+from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import Trainer, _LoggerConnector
+from hopyard_startup import trainer_logs
+trainer_logs.log_metrics = lambda library, values, step: print(library, values, step)
+trainer = Trainer()
+connector = _LoggerConnector(trainer)
+print(connector.log_metrics({"val_loss": 0.5}))
+connector.log_metrics({"val_loss": 0.4, "step": 9.0})
+connector.log_metrics({"val_loss": 0.3}, 11)
+trainer.loggers = ["a logger"]
+connector.log_metrics({"val_loss": 0.2}, 12)
+"""
+
+
+def test_trainer_of_lightning_without_logger_is_recorded(tmp_path: Path) -> None:
+    folder = tmp_path / "lightning" / "pytorch" / "trainer" / "connectors" / "logger_connector"
+    folder.mkdir(parents=True)
+    for parent in (folder, *folder.parents[:4]):
+        (parent / "__init__.py").touch()
+    (folder / "logger_connector.py").write_text(_TRAINER)
+    result = run_python(_UNLOGGED, tmp_path, HOPYARD_REPLICA_DIR=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "lightning {'val_loss': 0.5, 'epoch': 2} 7",
+        "logged",
+        "lightning {'val_loss': 0.4} 9",
+        "lightning {'val_loss': 0.3} 11",
+    ]

@@ -252,7 +252,9 @@ def test_run_without_metrics_gets_logging_hint() -> None:
     update_run(run, "succeeded")
     (failed,) = run.finish()
     assert isinstance(failed, TrialFailed)
-    assert failed.error.endswith("it reported no metric at all (`hop.log(…)`, or TensorBoard)")
+    assert failed.error.endswith(
+        "it reported no metric at all (`hop.log(…)`, TensorBoard, or printed lines with `--metric-line`)"
+    )
 
 
 def test_reports_of_ended_run_are_ignored() -> None:

@@ -20,6 +20,7 @@ from hopyard.cli.options import (
     json_option,
     last_study_argument,
     memory_option,
+    metric_line_option,
     priority_option,
     queue_option,
     secret_option,
@@ -76,6 +77,7 @@ def search(ctx: click.Context) -> None:
     ),
 )
 @click.option("--metric", metavar="NAME", help="The metric that the script reports.")
+@metric_line_option
 @click.option(
     "--mode", type=click.Choice(["min", "max"]), help="The best value.  [default: by the metric's name]"
 )

@@ -42,6 +42,7 @@ from hopyard.config.schemas.fields import (
 )
 from hopyard.config.schemas.studies import StudyIn, to_study_json
 from hopyard.domain.gang import Closeness
+from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import OptionKind, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
@@ -185,9 +186,11 @@ class SpecIn(RequestModel):
     initial_folder: Hex | None = None
     param_format: ParamFormatIn | None = None
     outputs: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
+    metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:
+    check_metric_lines(request.metric_lines, what="metric_lines")
     if request.study is None:
         return msgspec.convert(request, RunSpec, from_attributes=True)
     plain = msgspec.convert(msgspec.structs.replace(request, study=None), RunSpec, from_attributes=True)

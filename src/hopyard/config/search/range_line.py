@@ -7,6 +7,7 @@
 | `1..8`, `int:1..8` | a whole number, both ends included |
 | `logint:16..256` | a whole number, uniform in the logarithm |
 | `16,32,64` | one of these |
+| `[64,64],[128]` | one of these; commas in brackets and quotes separate nothing |
 | `loguniform(1e-4, 1e-1)` | as in a search file |
 | `0.9` | always this value |
 """
@@ -17,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hopyard.config.key_values import check_key, parse_value, split_pair
+from hopyard.config.key_values import Value, check_key, parse_value, split_pair
 from hopyard.domain.suggest import closest_name
 from hopyard.errors import SpecError
 
@@ -26,6 +27,8 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"(?:([A-Za-z]+):)?({_NUMBER})\.\.({_NUMBER})", re.ASCII)
 _KIND_OF_VALUES = re.compile(r"([A-Za-z]+):\S*\.\.\S*", re.ASCII)
 _CALL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\(.*\)", re.ASCII | re.DOTALL)
+_QUOTES = "\"'"
+_BRACKETS = {"[": "]", "{": "}", "(": ")", **{quote: quote for quote in _QUOTES}}
 _EXAMPLES = "ranges: log:1e-4..1e-1, 0.0..0.5, 1..8, logint:16..256, 16,32,64"
 
 
@@ -49,8 +52,6 @@ def is_searched(value: Any) -> bool:
 
 def _parse_word(word: str, path: str) -> Any:
     stripped = word.strip()
-    if len(stripped) >= 2 and stripped[0] == stripped[-1] and stripped[0] in "\"'":
-        return {"value": stripped[1:-1]}
     if _CALL.fullmatch(stripped):
         return stripped
     ends = _RANGE.fullmatch(stripped)
@@ -58,12 +59,38 @@ def _parse_word(word: str, path: str) -> Any:
         return _range_of(ends[1] or "", ends[2], ends[3], path)
     if (kind := _KIND_OF_VALUES.fullmatch(stripped)) is not None:
         raise SpecError(f"{path}: `{word}` has no two numbers", hints=(f"for example {kind[1]}:1..8",))
-    if "," in stripped:
-        values = [value.strip() for value in stripped.split(",")]
+    values = _split_values(stripped)
+    if len(values) > 1:
         if "" in values:
             raise SpecError(f"{path}: `{word}` has an empty value", hints=(_EXAMPLES,))
-        return [parse_value(value) for value in values]
-    return {"value": parse_value(word)}
+        return [_parse_value(value) for value in values]
+    return {"value": _parse_value(word)}
+
+
+def _parse_value(word: str) -> Value:
+    stripped = word.strip()
+    if len(stripped) >= 2 and stripped[0] == stripped[-1] and stripped[0] in _QUOTES:
+        return stripped[1:-1]
+    return parse_value(word)
+
+
+def _split_values(word: str) -> list[str]:
+    """Returns the values between the commas of a word, except commas inside of brackets and quotes."""
+    values, start, closing = [], 0, ""
+    for position, character in enumerate(word):
+        if closing:
+            if character == closing[-1]:
+                closing = closing[:-1]
+            elif closing[-1] not in _QUOTES and character in _BRACKETS:
+                closing += _BRACKETS[character]
+        elif character in _BRACKETS and not word[start:position].strip():
+            closing = _BRACKETS[character]
+        elif character == ",":
+            values.append(word[start:position].strip())
+            start = position + 1
+    if closing:  # nothing closes the bracket: it is a character as others
+        return [value.strip() for value in word.split(",")]
+    return [*values, word[start:].strip()]
 
 
 def _range_of(kind: str, low: str, high: str, path: str) -> Any:

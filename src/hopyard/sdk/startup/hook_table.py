@@ -21,6 +21,10 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "transformers.trainer": ("trainer_logs",),
     "lightning.fabric.loggers.csv_logs": ("trainer_logs",),
     "lightning_fabric.loggers.csv_logs": ("trainer_logs",),
+    **{
+        f"{package}.trainer.connectors.logger_connector.logger_connector": ("trainer_logs",)
+        for package in ("lightning.pytorch", "pytorch_lightning")
+    },
 }
 # The same for hooks that observe parameters. They are registered only where the run has any.
 PARAM_HOOKS: dict[str, tuple[str, ...]] = {

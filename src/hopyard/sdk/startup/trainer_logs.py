@@ -1,7 +1,9 @@
-"""Records what the trainers of Hugging Face and the CSV logger of Lightning log."""
+"""Records what the trainers of Hugging Face and the CSV logger of Lightning log. A trainer of Lightning
+without a logger counts, too."""
 
 from __future__ import annotations
 
+from .import_hooks import call_guarded
 from .reports import is_active, log_metrics
 
 TYPE_CHECKING = False  # the import of `typing` would take milliseconds
@@ -13,10 +15,12 @@ if TYPE_CHECKING:
 def install(module: ModuleType) -> None:
     if not is_active():
         return
-    if hasattr(module, "Trainer"):
-        _extend_trainer(module.Trainer)
-    if hasattr(module, "CSVLogger"):
+    if hasattr(module, "_LoggerConnector"):
+        _extend_connector(module._LoggerConnector)
+    elif hasattr(module, "CSVLogger"):
         _extend_logger(module.CSVLogger)
+    elif hasattr(module, "Trainer"):
+        _extend_trainer(module.Trainer)
 
 
 def _extend_trainer(trainer: Any) -> None:
@@ -41,3 +45,25 @@ def _extend_logger(logger: Any) -> None:
         return result
 
     logger.log_metrics = log_and_record
+
+
+def _extend_connector(connector: Any) -> None:
+    log = connector.log_metrics
+
+    def log_and_record(self: Any, metrics: Any, step: Any = None, *arguments: Any, **options: Any) -> Any:
+        result = log(self, metrics, step, *arguments, **options)
+        trainer = self.trainer
+        if metrics and not trainer.loggers and trainer.is_global_zero:
+            call_guarded("lightning", _record_unlogged, trainer, dict(metrics), step)
+        return result
+
+    connector.log_metrics = log_and_record
+
+
+def _record_unlogged(trainer: Any, metrics: dict[Any, Any], step: Any) -> None:
+    """Records metrics that no logger gets, with the step that a logger would get."""
+    given = metrics.pop("step", None) if step is None else step
+    if given is None:
+        metrics.setdefault("epoch", trainer.current_epoch)
+        given = trainer.fit_loop.epoch_loop._batches_that_stepped
+    log_metrics("lightning", metrics, int(given))

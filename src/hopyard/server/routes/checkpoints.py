@@ -34,6 +34,7 @@ from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
+from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.run import Environment, GitState, RoleSpec, Run, RunSpec
 from hopyard.domain.run import ResumeFrom as Resume
@@ -95,6 +96,7 @@ class ForkIn(RequestModel):
     topology: TopologyIn | None = None
     max_output_bytes: LimitBytes | None = None
     max_metrics_bytes: LimitBytes | None = None
+    metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     project: Name | None = None
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     checkpoint: Literal["newest", "best"] | Int64 | None = None
@@ -311,6 +313,7 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         parent=None,
         max_output_bytes=change.max_output_bytes or spec.max_output_bytes,
         max_metrics_bytes=change.max_metrics_bytes or spec.max_metrics_bytes,
+        metric_lines=check_metric_lines(change.metric_lines, what="metric_lines") or spec.metric_lines,
         project=change.project or spec.project,
         resume=resume,
         initial_folder=None,

@@ -257,5 +257,5 @@ class TrialRun:
         return (
             (", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + rest_text)
             if names
-            else "no metric at all (`hop.log(…)`, or TensorBoard)"
+            else "no metric at all (`hop.log(…)`, TensorBoard, or printed lines with `--metric-line`)"
         )

@@ -1,0 +1,76 @@
+"""Reads metrics from the lines that a script prints, by the templates of `--metric-line`."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+from hopyard.domain.metric_line import MetricLine
+from hopyard.domain.stream_limits import OUTPUT_STREAMS
+from hopyard.private_files import open_below
+from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.replica.tfevents import Scalar
+
+_BLOCK_BYTES = 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024  # of a longer line only the end counts
+_LINE_END = re.compile(rb"[\r\n]")
+
+
+class OutputMetrics:
+    """Follows stdout and stderr of one replica. The time of a value is that of its reading."""
+
+    def __init__(self, folder: ReplicaDir, templates: Sequence[str]) -> None:
+        self._folder = folder
+        self._lines = [MetricLine(template) for template in templates]
+        self._offsets = dict.fromkeys(OUTPUT_STREAMS, 0)
+        self._rests = dict.fromkeys(OUTPUT_STREAMS, b"")
+        self._ended = False
+
+    def end(self) -> None:
+        """Lets the next `poll` read the last lines without a line feed: the script has ended."""
+        self._ended = True
+
+    def poll(self) -> Iterator[Scalar]:
+        """Yields the metrics of the lines that arrived since the last call."""
+        for stream in OUTPUT_STREAMS:
+            while block := self._read(stream):
+                *lines, rest = _LINE_END.split(self._rests[stream] + block)
+                self._rests[stream] = rest[-_MAX_LINE_BYTES:]
+                for line in lines:
+                    yield from self._read_line(line)
+            if self._ended:
+                rest, self._rests[stream] = self._rests[stream], b""
+                yield from self._read_line(rest)
+
+    def unread_bytes(self) -> int:
+        """Returns how many bytes of both streams were not read yet."""
+        return sum(max(0, self._size(stream) - offset) for stream, offset in self._offsets.items())
+
+    def _read_line(self, line: bytes) -> Iterator[Scalar]:
+        text = line[-_MAX_LINE_BYTES:].decode(errors="replace")
+        if not text:
+            return
+        for template in self._lines:
+            found = template.read(text)
+            if found is not None:
+                step, values = found
+                for name, value in values.items():
+                    yield Scalar(name, step, time.time(), value)
+
+    def _read(self, stream: str) -> bytes:
+        try:
+            with os.fdopen(open_below(self._folder.root, f"streams/{stream}", os.O_RDONLY), "rb") as file:
+                file.seek(self._offsets[stream])
+                block = file.read(_BLOCK_BYTES)
+        except FileNotFoundError:
+            return b""
+        self._offsets[stream] += len(block)
+        return block
+
+    def _size(self, stream: str) -> int:
+        try:
+            return os.stat(self._folder.root / "streams" / stream).st_size
+        except OSError:
+            return 0
