@@ -62,7 +62,15 @@ class WaitingEngine:
             self._set_alarm()
 
     # nothing here takes long
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:  # noqa: ARG002
+    async def stop(
+        self,
+        attempt: AttemptId,
+        /,
+        *,
+        grace: timedelta,  # noqa: ARG002
+        preempt: bool = False,
+        signal: str = "TERM",  # noqa: ARG002
+    ) -> None:
         found = self._attempts.get(attempt)
         if found is not None and not found.over:
             self._left_s[split_attempt(attempt)[0]] = max(found.ends_at - time.monotonic(), 0.0)

@@ -202,9 +202,11 @@ class StopRecorder(FakeEngine):
 
     how: list[bool]
 
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
+    async def stop(
+        self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False, signal: str = "TERM"
+    ) -> None:
         self.how.append(preempt)
-        await super().stop(attempt, grace=grace, preempt=preempt)
+        await super().stop(attempt, grace=grace, preempt=preempt, signal=signal)
 
 
 def test_safe_point_stop_is_not_replaced_by_reconciliation(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
@@ -10,10 +10,13 @@ from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import json_option, run_argument
 from hopyard.cli.run_text import is_final
 from hopyard.client.run_lookup import get_run
-from hopyard.errors import NotFound
+from hopyard.domain.replica import DEFAULT_STOP_SIGNAL, STOP_SIGNALS
+from hopyard.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
+
+    _Signal = Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"]
 
 
 @click.command("stop")
@@ -25,15 +28,26 @@ if TYPE_CHECKING:
     show_default=True,
     help="Grace period: time for a script to save before SIGKILL.",
 )
+@click.option(
+    "--signal",
+    metavar="NAME",
+    default=DEFAULT_STOP_SIGNAL,
+    show_default=True,
+    help="Signal that the processes get first: INT acts as Ctrl-C.",
+)
 @json_option
-def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
+def stop(refs: tuple[str, ...], grace: str, signal: str, as_json: bool) -> None:
     """End runs: their processes get SIGTERM, then SIGKILL after the grace period.
     Queued runs leave the queue.
+
+    --signal sends INT, HUP, QUIT, USR1 or USR2 in place of SIGTERM. INT, HUP and QUIT reach all processes of
+    a command, as from a terminal; the others reach the process that the command started.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.config.units import parse_time
 
     grace_s = 0.0 if grace in ("0", "0s") else parse_time(grace, what="--grace")
+    chosen = _parse_signal(signal)
     client = connect()
     try:
         runs = [get_run(client, ref) for ref in refs]  # all names are looked up before anything is stopped
@@ -42,9 +56,23 @@ def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
         raise NotFound(error.message, hints=(*others, *error.hints)) from None
 
     def end(run: api.RunOut) -> api.RunOut:
-        return run if is_final(run) else client.stop_run(run["id"], {"grace_s": grace_s})
+        return run if is_final(run) else client.stop_run(run["id"], {"grace_s": grace_s, "signal": chosen})
 
     def said(before: api.RunOut, after: api.RunOut) -> str:
-        return f"{after['name']}  {'had already ended: ' if is_final(before) else ''}{after['phase']}"
+        sent = f" with SIG{chosen}" if after["phase"] == "stopping" and chosen != DEFAULT_STOP_SIGNAL else ""
+        return f"{after['name']}  {'had already ended: ' if is_final(before) else ''}{after['phase']}{sent}"
 
     apply_to_each(unique(runs), end, format_result=said, as_json=as_json)
+
+
+def _parse_signal(name: str) -> _Signal:
+    """Returns the name without `SIG`. Raises SpecError."""
+    wanted = name.upper().removeprefix("SIG")
+    for known in STOP_SIGNALS:
+        if wanted == known:
+            return cast("_Signal", known)
+    hints = ["use --grace 0 to kill at once"] if wanted in ("KILL", "9") else []
+    raise SpecError(
+        f"--signal: `{name}` is not a signal that stops runs",
+        hints=(*hints, f"use {', '.join(STOP_SIGNALS)}"),
+    )

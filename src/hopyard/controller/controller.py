@@ -24,6 +24,7 @@ from hopyard.controller.trial_cleanup import TrialCleanup
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaStatus
 from hopyard.domain.cluster import Observation, Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId, Version, split_attempt
+from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
 from hopyard.domain.run import Run, RunEvent
 from hopyard.errors import StorageFull
 from hopyard.interfaces.change_notifier import ChangeNotifier
@@ -177,9 +178,14 @@ class Controller:
         return self._scheduling_loop.with_scheduler_view(await self._cluster.snapshot(now=self._clock.now()))
 
     async def stop(
-        self, run: RunId, *, grace: timedelta = DEFAULT_GRACE, at_safe_point: bool = False
+        self,
+        run: RunId,
+        *,
+        grace: timedelta = DEFAULT_GRACE,
+        at_safe_point: bool = False,
+        signal: str = DEFAULT_STOP_SIGNAL,
     ) -> None:
-        """Stops a run. A waiting run ends at once; the processes of a live run are asked to exit and killed
+        """Stops a run. A waiting run ends at once; the processes of a live run get the signal, and are killed
         after `grace`.
 
         at_safe_point: a script that has safe points exits at its next one, with a checkpoint. Raises
@@ -194,11 +200,15 @@ class Controller:
                     raise
                 # The run itself may fill the disk. Its processes end first, and the request is recorded
                 # when that has freed space.
-                self._stop_requests.request_stop_within(attempt.id, grace, preempt=at_safe_point)
+                self._stop_requests.request_stop_within(
+                    attempt.id, grace, preempt=at_safe_point, signal=signal
+                )
                 recorded = await self._record_stop_on_full_disk(run, retry_for=grace + FULL_DISK_TIMEOUT)
             current = await self._runs.get(run)
             if current.attempt is not None and AttemptPhase(current.attempt.phase).is_live:
-                self._stop_requests.request_stop_within(current.attempt.id, grace, preempt=at_safe_point)
+                self._stop_requests.request_stop_within(
+                    current.attempt.id, grace, preempt=at_safe_point, signal=signal
+                )
         await self._apply_recorded(recorded)
         # the run was waiting: it ends without an end of an attempt
         if current.phase.is_final and recorded.changed and not recorded.ended:
@@ -287,6 +297,10 @@ class Controller:
     def stop_grace(self, attempt: AttemptId) -> timedelta:
         """Returns the time that an ending attempt has before its processes are killed."""
         return self._stop_requests.grace(attempt)
+
+    def stop_signal(self, attempt: AttemptId) -> str:
+        """Returns the signal that the processes of an ending attempt get."""
+        return self._stop_requests.signal(attempt)
 
     async def observe_now(self) -> None:
         """Observes the engine now, for a change that came without a notification, such as a removed node."""

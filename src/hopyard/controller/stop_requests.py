@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from hopyard.controller.background import BackgroundEffects, run_logging_errors
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.engine import Engine
 
@@ -45,6 +46,7 @@ class StopRequests:
             preempt_grace,
         )
         self._graces: dict[AttemptId, timedelta] = {}
+        self._signals: dict[AttemptId, str] = {}
         self._requests: dict[AttemptId, _StopState] = {}
         self._being_recorded: set[AttemptId] = set()
 
@@ -59,6 +61,10 @@ class StopRequests:
         """Returns the time that the attempt has to end after a request."""
         return self._graces.get(attempt, self._preempt_grace if self.is_preempted(attempt) else DEFAULT_GRACE)
 
+    def signal(self, attempt: AttemptId) -> str:
+        """Returns the signal that the processes of the attempt get."""
+        return self._signals.get(attempt, DEFAULT_STOP_SIGNAL)
+
     def request_stop(self, attempt: AttemptId, *, preempt: bool = False) -> None:
         """Requests a stop. A repeated request is ignored until the retry time. A stop after a preemption is
         requested at once: the user wants the run to end, with or without a checkpoint."""
@@ -72,7 +78,8 @@ class StopRequests:
         grace = self._graces.get(attempt, self._preempt_grace if preempt else DEFAULT_GRACE)
         self._requests[attempt] = _StopState(now, now + grace + STOP_RETRY_INTERVAL, preempt)
         self._on_request()
-        self._background.spawn(run_logging_errors(self._engine.stop(attempt, grace=grace, preempt=preempt)))
+        request = self._engine.stop(attempt, grace=grace, preempt=preempt, signal=self.signal(attempt))
+        self._background.spawn(run_logging_errors(request))
 
     def ensure_requested(self, attempt: AttemptId, *, preempt: bool) -> None:
         """Requests the recorded stop of an attempt, if that is not done yet. An earlier request keeps its
@@ -91,9 +98,17 @@ class StopRequests:
         finally:
             self._being_recorded -= added
 
-    def request_stop_within(self, attempt: AttemptId, grace: timedelta, *, preempt: bool = False) -> None:
-        """Requests a stop with the grace that a user gave, even if a stop was requested before."""
-        self._graces[attempt] = grace
+    def request_stop_within(
+        self,
+        attempt: AttemptId,
+        grace: timedelta,
+        *,
+        preempt: bool = False,
+        signal: str = DEFAULT_STOP_SIGNAL,
+    ) -> None:
+        """Requests a stop with the grace and the signal that a user gave, even if a stop was requested
+        before."""
+        self._graces[attempt], self._signals[attempt] = grace, signal
         self._requests.pop(attempt, None)
         self.request_stop(attempt, preempt=preempt)
 
@@ -109,6 +124,7 @@ class StopRequests:
     def retain_graces(self, live: Collection[AttemptId]) -> None:
         for attempt in [attempt for attempt in self._graces if attempt not in live]:
             del self._graces[attempt]
+            self._signals.pop(attempt, None)
 
     def retain(self, attempts: Collection[AttemptId]) -> None:
         """Drops attempts that neither the store nor the engine knows any more."""

@@ -13,6 +13,9 @@ from hopyard.domain.resources import WHOLE_GPU
 
 SPEC_FILE, STATUS_FILE, STOP_FILE, LOCK_FILE, TOKEN_FILE = "spec.json", "status.json", "stop", "lock", "token"
 RUN_TOKEN_PREFIX = "hopr_"  # starts every run's token
+# of a stop, without `SIG`; the first ends most programs
+STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
+DEFAULT_STOP_SIGNAL = STOP_SIGNALS[0]
 STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secret": hexadecimal digits}
 
 
@@ -99,13 +102,24 @@ class StopOrder:
     """The content of `stop`: the order to end within `grace_s`, with the kind and reason of the exit.
 
     at_safe_point: a script with safe points ends at its next one, and gets SIGTERM only when the grace is
-    nearly over. Before a time limit, a script without safe points gets SIGTERM no sooner either.
+    nearly over. Before a time limit, a script without safe points gets SIGTERM no sooner either. signal: of
+    `STOP_SIGNALS`, in place of SIGTERM.
     """
 
     grace_s: float
     kind: ExitKind = ExitKind.STOPPED
     reason: str = "stopped by request"
     at_safe_point: bool = False
+    signal: str = DEFAULT_STOP_SIGNAL
+
+    @classmethod
+    def for_request(cls, grace_s: float, signal: str, *, preempt: bool) -> StopOrder:
+        """Returns the order of a user or of the scheduler."""
+        if preempt:
+            return replace(cls.for_preemption(grace_s), signal=signal)
+        if signal == DEFAULT_STOP_SIGNAL:
+            return cls(grace_s)
+        return cls(grace_s, reason=f"stopped by request with SIG{signal}", signal=signal)
 
     @classmethod
     def for_preemption(cls, grace_s: float) -> StopOrder:
@@ -123,9 +137,10 @@ class StopOrder:
         return self.kind in (ExitKind.PREEMPTED, ExitKind.TIME_LIMIT)
 
     def merged_with(self, other: StopOrder) -> StopOrder:
-        """Returns the combination with a second order: the smaller grace, and no safe point unless both wait
-        for one."""
-        order = other if self.at_safe_point and not other.at_safe_point else self
+        """Returns the combination with a second order: the smaller grace, the second signal, and no safe
+        point unless both wait for one."""
+        changed = other.kind is self.kind and other.signal != self.signal
+        order = other if changed or (self.at_safe_point and not other.at_safe_point) else self
         return replace(order, grace_s=min(self.grace_s, other.grace_s))
 
 

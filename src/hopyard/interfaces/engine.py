@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from hopyard.domain.cluster import Observation
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch
+from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
 
 
 class Engine(Protocol):
@@ -23,7 +24,15 @@ class Engine(Protocol):
         started again until it has ended and is forgotten. Raises LaunchFailed with nothing left.
         """
 
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
+    async def stop(
+        self,
+        attempt: AttemptId,
+        /,
+        *,
+        grace: timedelta,
+        preempt: bool = False,
+        signal: str = DEFAULT_STOP_SIGNAL,
+    ) -> None:
         """Requests the attempt to end, and kills it after `grace`. Returns after the request. An unknown or
         ended attempt is no error.
 
@@ -31,6 +40,8 @@ class Engine(Protocol):
         and ends, all replicas at the same iteration. It gets SIGTERM only when the grace is nearly over. Any
         other script gets SIGTERM at once. A script that finishes before counts as finished. A later stop
         without `preempt` takes effect at once.
+
+        signal: of `STOP_SIGNALS`, in place of SIGTERM. A later stop with another signal sends that one, too.
         """
 
     async def observe(self) -> Observation:

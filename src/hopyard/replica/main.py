@@ -503,7 +503,7 @@ class Replica:
         """Runs in the shipper's thread: the server requests the end of this attempt. Writes the stop order as
         an engine would, because scripts look for the file."""
         grace_s = self._spec.node.grace_s if request.grace_s is None else request.grace_s
-        self._server_stop = StopOrder.for_preemption(grace_s) if request.preempt else StopOrder(grace_s)
+        self._server_stop = StopOrder.for_request(grace_s, request.signal, preempt=request.preempt)
         with suppress(OSError):  # on a full disk it ends without the file
             self._folder.request_stop(self._server_stop)
         supervisor = self._supervisor

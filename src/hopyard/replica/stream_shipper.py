@@ -19,6 +19,7 @@ from datetime import datetime
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.metric_records import MAX_RECORD_BYTES, complete_bytes
+from hopyard.domain.replica import DEFAULT_STOP_SIGNAL, STOP_SIGNALS
 from hopyard.domain.stream_limits import OUTPUT_INDEX_STREAM, STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunEnded, ServerUnavailable
 from hopyard.private_files import open_below
@@ -79,6 +80,7 @@ class StopRequest:
     stop: bool = False
     preempt: bool = False
     grace_s: float | None = None
+    signal: str = DEFAULT_STOP_SIGNAL
 
 
 class StreamShipper:
@@ -395,6 +397,7 @@ class StreamShipper:
             bool(response.get("stop")),
             bool(response.get("preempt")),
             float(grace) if isinstance(grace, (int, float)) else None,
+            signal if (signal := response.get("signal")) in STOP_SIGNALS else DEFAULT_STOP_SIGNAL,
         )
         self._apply_stop_request(request)
 

@@ -206,15 +206,12 @@ class Supervisor:
             self._termination.apply_limit(Exit(ExitKind.OUT_OF_MEMORY, 137, reason), now, kill_at=now)
 
     def _wait_for_children(self) -> None:
-        """A wrapper such as a shell script dies of SIGTERM and leaves the real program behind. That program
-        gets SIGTERM too, and the rest of the grace period."""
+        """A wrapper such as a shell script dies of the signal and leaves the real program behind. That
+        program gets the signal too, and the rest of the grace period."""
         if self._termination.exit_cause is None or not self._has_children():
             return
         for stat in process_tree.descendants(os.getpid()):
-            try:
-                os.kill(stat.pid, signal.SIGTERM)
-            except (ProcessLookupError, PermissionError):
-                continue
+            self._termination.signal_descendant(stat.pid)
         while self._has_children() and (remaining_s := self._termination.kill_at - time.monotonic()) > 0:
             self._poll_stop_order(time.monotonic())
             self.wakeup.wait(remaining_s)

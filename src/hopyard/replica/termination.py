@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
-from hopyard.domain.replica import StopOrder
+from hopyard.domain.replica import DEFAULT_STOP_SIGNAL, StopOrder
 from hopyard.replica import process_tree
 from hopyard.replica.exit_reasons import (
     TIME_LIMIT_CODE,
@@ -21,6 +21,7 @@ from hopyard.replica.exit_reasons import (
 from hopyard.replica.replica_dir import ReplicaDir, SafePointExit
 from hopyard.sdk.safe_points import DISK_FULL_REASON, SAFE_POINT_EXIT_CODE, SAFE_POINTS_DIR
 
+_TERMINAL_SIGNALS = ("INT", "HUP", "QUIT")
 _TERM_SHARE_OF_GRACE = (
     0.25  # of the grace period: for the SIGTERM handler of a script that reaches no safe point
 )
@@ -49,11 +50,14 @@ class Termination:
     stop_order_error: str = ""
     _order: StopOrder | None = None
     _sigterm_sent: bool = False
+    _signal: str = DEFAULT_STOP_SIGNAL
     _disk_full: bool = False
     _time_limit_order: StopOrder | None = None  # the order of the time limit, if it was the first order
 
     def apply_order(self, order: StopOrder, now: float) -> None:
         """Applies a stop order; harmless to repeat."""
+        if order.signal != self._signal:
+            self._signal, self._sigterm_sent = order.signal, False
         if self.exit_cause is None:
             self.exit_cause, self._order, self.kill_at = (
                 Exit(order.kind, 143, order.reason),
@@ -84,7 +88,8 @@ class Termination:
         self.term_at, self.kill_at = now, kill_at
 
     def send_sigterm_if_due(self, now: float) -> None:
-        """Sends SIGTERM once. The process must notify its own children."""
+        """Sends SIGTERM, or the signal of the order, once. The process must notify its own children, except
+        of the signals that a terminal sends to all processes in the foreground."""
         if now < self.term_at:
             return
         self.term_at = math.inf
@@ -92,10 +97,20 @@ class Termination:
             return  # it has already ended: a signal would only change the reported reason
         if not self._sigterm_sent:
             self._sigterm_sent = True
+            send = os.killpg if self._signal in _TERMINAL_SIGNALS else os.kill
             try:
-                os.kill(self.pid, signal.SIGTERM)
+                send(self.pid, signal.Signals[f"SIG{self._signal}"])
             except ProcessLookupError:
                 return
+
+    def signal_descendant(self, pid: int) -> None:
+        """Sends the signal to a process that has outlived its parent, if it has not got it with the group: a
+        second one would end the program while it saves."""
+        try:
+            if self._signal not in _TERMINAL_SIGNALS or os.getpgid(pid) != self.pid:
+                os.kill(pid, signal.Signals[f"SIG{self._signal}"])
+        except (ProcessLookupError, PermissionError):
+            return
 
     def check_disk_full(self) -> None:
         """Called when the process has ended: checks whether its disk is full, which may be the reason."""

@@ -49,6 +49,7 @@ _RECORDED_FIELDS = frozenset(
         "runs",
         "grace_s",
         "at_safe_point",
+        "signal",
         "force",
         "version",
         "manifest",

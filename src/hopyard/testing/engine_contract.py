@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ for turn in hop.loop(range(100_000), every=100_000):
 """
 FREEZING_SCRIPT = LOOP_SCRIPT + "    if turn == 3: os.kill(os.getpid(), 19)\n"
 SLOW_SCRIPT = LOOP_SCRIPT + "    if turn == 3: time.sleep(600)\n"
+INTERRUPTED_SCRIPT = """
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(3))
+try:
+    print("up", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saved", flush=True)
+    time.sleep(600)
+"""
 SIGTERM_IGNORING_SCRIPT = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); "
     "time.sleep(600)"
@@ -274,6 +285,22 @@ class EngineContract(ABC):
             (exit,) = await fixture.wait_exits("a.1")
             assert (exit.kind, exit.reason) == (ExitKind.STOPPED, "stopped by request")
             assert b"saved" in fixture.sink.stream("a.1", 0, "stdout")
+
+        self.run_scenario(tmp_path, scenario)
+
+    def test_stop_sends_other_signals(self, tmp_path: Path) -> None:
+        """A second stop with another signal sends that one, too."""
+
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", INTERRUPTED_SCRIPT)
+            await fixture.wait_output("a.1", b"up")
+            stop = partial(fixture.engine.stop, AttemptId("a.1"), grace=timedelta(seconds=600))
+            await stop(signal="INT")
+            await fixture.wait_output("a.1", b"saved")
+            await stop(signal="USR1")
+            (exit,) = await fixture.wait_exits("a.1")
+            assert (exit.kind, exit.code) == (ExitKind.STOPPED, 3), exit
+            assert exit.reason == "stopped by request with SIGUSR1"
 
         self.run_scenario(tmp_path, scenario)
 

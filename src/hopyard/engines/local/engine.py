@@ -25,7 +25,14 @@ from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
-from hopyard.domain.replica import NodeContext, ReplicaSpec, ReplicaState, StopOrder, stop_order_for_peers
+from hopyard.domain.replica import (
+    DEFAULT_STOP_SIGNAL,
+    NodeContext,
+    ReplicaSpec,
+    ReplicaState,
+    StopOrder,
+    stop_order_for_peers,
+)
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import replica_variables
 from hopyard.engines.local.cached_keys import CachedKeys
@@ -319,7 +326,15 @@ class LocalEngine:
 
     # -- stop, observe, forget -------------------------------------------------------------------------------
 
-    async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
+    async def stop(
+        self,
+        attempt: AttemptId,
+        /,
+        *,
+        grace: timedelta,
+        preempt: bool = False,
+        signal: str = DEFAULT_STOP_SIGNAL,
+    ) -> None:
         """See `Engine.stop`. Replicas enforce the grace period of their orders themselves.
 
         A replica that is requested to stop again long after its grace period, and still has not ended its
@@ -329,7 +344,7 @@ class LocalEngine:
         folder, seconds = self._home.attempts / attempt, max(0.0, grace.total_seconds())
         if not folder.exists():
             return
-        order = StopOrder.for_preemption(seconds) if preempt else StopOrder(seconds)
+        order = StopOrder.for_request(seconds, signal, preempt=preempt)
         overdue_at = time.monotonic() + seconds + FROZEN_TIMEOUT_S
         overdue_at = self._overdue_at[attempt] = min(self._overdue_at.get(attempt, overdue_at), overdue_at)
         await asyncio.to_thread(self._order_stop, folder, order, overdue=time.monotonic() > overdue_at)

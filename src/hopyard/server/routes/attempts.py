@@ -15,6 +15,7 @@ from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
 from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, gang_state
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
+from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
 from hopyard.domain.run import MAX_REPLICAS, Run, check_not_superseded
 from hopyard.domain.stream_limits import STREAMS, StreamLimits
 from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
@@ -58,9 +59,9 @@ class VerifiedOut(Struct, frozen=True):
 class SyncOut(Struct, frozen=True):
     """offsets: the length of each stream on the server; the replica continues there. token: a new token when
     the old one is older than half of its lifetime. stop: the replica must end within `grace_s`; preempt:
-    because of a preemption, so it saves a checkpoint first. full: the server has no space left for the
-    segments. Only an ending replica gets this response; others get 507. limits: of the streams, for users who
-    sync a recording."""
+    because of a preemption, so it saves a checkpoint first; signal: what its script gets. full: the server
+    has no space left for the segments. Only an ending replica gets this response; others get 507. limits: of
+    the streams, for users who sync a recording."""
 
     offsets: Mapping[str, int]
     token: str | None
@@ -69,6 +70,7 @@ class SyncOut(Struct, frozen=True):
     grace_s: float | None = None
     full: bool = False
     limits: StreamLimits | None = None
+    signal: str = DEFAULT_STOP_SIGNAL
 
 
 class CheckpointIn(RequestModel):
@@ -142,6 +144,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 grace_s,
                 is_full,
                 limits,
+                services.controller.stop_signal(attempt),
             )
         )
 

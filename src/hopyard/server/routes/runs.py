@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -145,10 +145,13 @@ class UpdatedOut(Struct, frozen=True):
 
 
 class StopIn(RequestModel):
-    """at_safe_point: a script that has safe points exits at its next one, with a checkpoint."""
+    """at_safe_point: a script that has safe points exits at its next one, with a checkpoint. signal: what the
+    processes get first, in place of SIGTERM. INT, HUP and QUIT go to the whole process group, as from a
+    terminal; the others to the process that the command started."""
 
     grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
     at_safe_point: bool = False
+    signal: Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] = "TERM"
 
 
 def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
@@ -252,9 +255,9 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return await full_run(services, request.caller, run)
 
     async def stop(request: ApiRequest[Empty, StopIn]) -> RunOut:
-        """Stop a run. A waiting run ends at once; the processes of a live run get SIGTERM and, after the
-        grace period, SIGKILL. 403 unless the caller is the user of the run, administers its queue or an
-        ancestor, owns the server, or is its study."""
+        """Stop a run. A waiting run ends at once; the processes of a live run get SIGTERM, or `signal`, and
+        SIGKILL after the grace period. 403 unless the caller is the user of the run, administers its queue or
+        an ancestor, owns the server, or is its study."""
         run_id = RunId(request.path["id"])
         check_may_stop(
             request.caller,
@@ -264,7 +267,10 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
         await check_current_study_attempt(request.caller, services.runs)
         grace = timedelta(seconds=request.body.grace_s)
-        await services.controller.stop(run_id, grace=grace, at_safe_point=request.body.at_safe_point)
+        body = request.body
+        await services.controller.stop(
+            run_id, grace=grace, at_safe_point=body.at_safe_point, signal=body.signal
+        )
         return to_run_out(
             await with_readable_name(services.runs, await services.runs.get(run_id)), request.caller
         )
