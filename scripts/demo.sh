@@ -12,7 +12,7 @@ hop() {
 }
 [ -t 2 ] || say() { printf '\n$ %s\n' "$*" >&2; }
 
-"$bin/python" scripts/mnist_dataset.py .demo/mnist
+"$bin/python" examples/mnist_dataset.py .demo/mnist
 hop dataset push mnist .demo/mnist
 hop run examples/mnist/main.py -d mnist
 hop plot last val_acc

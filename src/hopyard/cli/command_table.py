@@ -128,6 +128,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("secret", SERVER_SECTION, "secret:secret", "Store secrets by name for runs."),
     CommandEntry("doctor", SERVER_SECTION, "doctor:doctor", "Check this machine and list what to repair."),
     CommandEntry(
+        "examples", SERVER_SECTION, "examples:examples", "List and copy the example scripts of Hopyard."
+    ),
+    CommandEntry(
         "completion", SERVER_SECTION, "completion:completion", "Install tab completion for bash, zsh or fish."
     ),
     CommandEntry("help", SERVER_SECTION, "main:help_command", "Show the help of a command."),

