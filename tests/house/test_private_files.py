@@ -15,6 +15,7 @@ ELSEWHERE = {
     "client/pull.py": "the folder that a user pulls into",
     "client/run_files.py": "the folder that a user fetches into",
     "cli/studies/run.py": "the journal of a study that runs below a temporary folder",
+    "cli/examples.py": "the folder that a user copies into",
     "cli/completion.py": "files that the user's shell reads",
     "cli/service.py": "the unit of systemd, and the folder of logs for it",
     "datasets/open_folder.py": "folders and files of trees, where a user pulls or below 0700 in the cache",
