@@ -1247,10 +1247,13 @@ class StatusOut(TypedDict):
 
 
 class StopIn(TypedDict):
-    """at_safe_point: a script that has safe points exits at its next one, with a checkpoint."""
+    """at_safe_point: a script that has safe points exits at its next one, with a checkpoint. signal: what
+    the processes get first, in place of SIGTERM. INT, HUP and QUIT go to the whole process group, as from
+    a terminal; the others to the process that the command started."""
 
     at_safe_point: NotRequired[bool]
     grace_s: NotRequired[float]
+    signal: NotRequired[Literal["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"]]
 
 
 class StopRulesIn(TypedDict):
@@ -1325,15 +1328,16 @@ class SweptOut(TypedDict):
 class SyncOut(TypedDict):
     """offsets: the length of each stream on the server; the replica continues there. token: a new token
     when the old one is older than half of its lifetime. stop: the replica must end within `grace_s`;
-    preempt: because of a preemption, so it saves a checkpoint first. full: the server has no space left
-    for the segments. Only an ending replica gets this response; others get 507. limits: of the streams,
-    for users who sync a recording."""
+    preempt: because of a preemption, so it saves a checkpoint first; signal: what its script gets. full:
+    the server has no space left for the segments. Only an ending replica gets this response; others get
+    507. limits: of the streams, for users who sync a recording."""
 
     full: NotRequired[bool]
     grace_s: NotRequired[float | None]
     limits: NotRequired[StreamLimits | None]
     offsets: dict[str, int]
     preempt: NotRequired[bool]
+    signal: NotRequired[str]
     stop: bool
     token: str | None
 
