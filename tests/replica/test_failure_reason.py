@@ -146,3 +146,68 @@ def test_abort_reason_is_the_exception_of_cpp(tmp_path: Path) -> None:
     assert abort_reason(tmp_path / "stderr") == (
         "terminate called after throwing an instance of 'std::runtime_error': what():  boom"
     )
+
+
+_PARENT = 'Traceback (most recent call last):\n  File "a.py", line 9, in <module>\n'
+_CHILD = 'Traceback (most recent call last):\n  File "a.py", line 3, in work\nValueError: bad sample 3\n'
+_REPORT = """\
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 55)
+  traceback : {trace}
+============================================================
+"""
+_AGENT = f"{_PARENT}torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [
+        (
+            f"{_PARENT}ValueError: Caught ValueError in DataLoader worker process 0.\nOriginal {_CHILD}",
+            "ValueError: bad sample 3 (in DataLoader worker process 0)",
+        ),
+        (
+            f"Process Process-1:\n{_CHILD}{_PARENT}RuntimeError: a worker has failed\n",
+            "ValueError: bad sample 3 (in Process-1); RuntimeError: a worker has failed",
+        ),
+        (f"Process Process-1:\n{_CHILD}", "ValueError: bad sample 3"),
+        (
+            f"{_PARENT}RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n\n"
+            "The above exception was the direct cause of the following exception:\n\n"
+            f"{_PARENT}RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly\n",
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
+        ),
+        (f"{_CHILD}{_PARENT}subprocess.CalledProcessError: Command 'x'\n", "ValueError: bad sample 3"),
+        (
+            _CHILD + _AGENT + _REPORT.format(code=-9, trace="Signal 9 (SIGKILL) received by PID 55"),
+            "rank 1: Signal 9 (SIGKILL) received by PID 55",
+        ),
+        (
+            _AGENT
+            + _REPORT.format(
+                code=1,
+                trace='Traceback (most recent call last):\n    File "a.py", line 8, in main\n'
+                '      raise ValueError("recorded")\n  ValueError: recorded',
+            ),
+            "rank 1: ValueError: recorded",
+        ),
+    ],
+)
+def test_exception_of_a_child_process_comes_first(tmp_path: Path, stderr: str, reason: str) -> None:
+    (tmp_path / "stderr").write_text(stderr)
+    assert failure_reason(tmp_path / "stderr", tmp_path / "stdout") == reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "free(): invalid pointer",
+        "double free or corruption (out)",
+        "*** stack smashing detected ***: terminated",
+    ],
+)
+def test_abort_of_the_allocator_has_a_reason(tmp_path: Path, line: str) -> None:
+    (tmp_path / "stderr").write_text(f"epoch 1\n{line}\n")
+    assert abort_reason(tmp_path / "stderr") == line

@@ -26,6 +26,49 @@ class Shuffled:
         yield from order
 
 
+class Noise:
+    """A dataset that draws from generators of its own, one of them in a dict."""
+
+    def __init__(self) -> None:
+        self.generators = {"noise": random.Random(5)}
+
+
+class Stream:
+    """Has no length, although it has the method, as a loader over an iterable dataset."""
+
+    def __init__(self) -> None:
+        self.dataset = Noise()
+
+    def __len__(self) -> int:
+        raise TypeError("no length")
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            yield self.dataset.generators["noise"].randrange(10**6)
+
+
+class Draws:
+    """The iterable dataset of a loader of PyTorch."""
+
+    def __init__(self, base: type) -> None:
+        generator = random.Random(6)
+
+        class Dataset(base):  # type: ignore[misc]
+            def __init__(self) -> None:
+                self.generator = generator
+
+            def __iter__(self) -> Iterator[int]:
+                return (generator.randrange(10**6) for _ in range(16))
+
+        self.dataset = Dataset()
+
+
+def torch_stream() -> Any:
+    torch = pytest.importorskip("torch")
+    dataset = Draws(torch.utils.data.IterableDataset).dataset
+    return torch.utils.data.DataLoader(dataset, batch_size=2)
+
+
 def torch_loader() -> Any:
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(7)
@@ -44,7 +87,11 @@ def train(
     environ = {"HOPYARD_RUN_ID": "r1", **({"HOPYARD_RESTORE_DIR": str(restore)} if restore else {})}
     session = Session(str(folder), environ, offline=True)
     seen: list[str] = []
-    binding.bind_objects(session.bound, {"seen": seen} | ({"own": loader.generator} if bound else {}))
+    binding.bind_objects(
+        session.bound,
+        {"seen": seen}
+        | ({"own": loader.generator} if bound and hasattr(loader, "generator") and loader.generator else {}),
+    )
     try:
         for _ in Loop(range(3), session, save_every=1, name="epoch"):
             for item in Loop(loader, session, save_every=1, name="item"):
@@ -57,7 +104,15 @@ def train(
 
 
 @pytest.mark.parametrize("bound", [False, True])
-@pytest.mark.parametrize("make", [Shuffled, pytest.param(torch_loader, marks=pytest.mark.torch)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Shuffled,
+        Stream,
+        pytest.param(torch_loader, marks=pytest.mark.torch),
+        pytest.param(torch_stream, marks=pytest.mark.torch),
+    ],
+)
 def test_order_continues_after_a_kill(tmp_path: Path, make: Any, bound: bool) -> None:
     expected = train(tmp_path / "whole", make(), bound=bound)
     assert len(set(expected)) > 8 or make is Shuffled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.replica.failure_reason import abort_reason, failure_reason
 
 _FULL_DISK_BYTES = 64 * 1024  # less than a traceback needs
+_NODE_OUT_OF_MEMORY = "; the node ran out of memory: request memory with `--memory` to get a node with enough"
+_CHILD_KILLED = re.compile(r"SIGKILL|killed by signal|terminated abruptly|exit(?:code|ed)? -9\b|signal 9\b")
 TIME_LIMIT_CODE = 124  # as timeout(1) uses it
 
 
@@ -28,7 +31,8 @@ def exit_from_status(
             code,
             f"exit code {code}"
             + (f": {error_line}" if error_line else "")
-            + (f"; no space left on the disk of {stderr.parent}" if disk_full else ""),
+            + (f"; no space left on the disk of {stderr.parent}" if disk_full else "")
+            + (_NODE_OUT_OF_MEMORY if node_out_of_memory and _CHILD_KILLED.search(error_line) else ""),
         )
     number = -code
     try:
@@ -39,7 +43,7 @@ def exit_from_status(
     if number == signal.SIGABRT and (why := abort_reason(stderr)):
         reason += f": {why}"
     if number == signal.SIGKILL and node_out_of_memory:
-        reason += "; the node ran out of memory: request memory with `--memory` to get a node with enough"
+        reason += _NODE_OUT_OF_MEMORY
     return Exit(ExitKind.SIGNAL, 128 + number, reason)
 
 

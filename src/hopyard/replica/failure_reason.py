@@ -21,8 +21,21 @@ _GROUP_TRACEBACK = re.compile(r"(?P<prefix>[ |]*)[+|] Exception Group Traceback 
 _NOTEBOOK_TRACEBACK = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\s+Traceback \(most recent call last\)")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::\s.*|:)?")
 _LEAF_EXCEPTION = re.compile(r"^(?!(?:Base)?ExceptionGroup: )[A-Za-z_][\w.]*: \S")
-# exceptions of launchers, which only report that another process failed
-_RELAYED_EXCEPTIONS = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError",)
+# exceptions that only report that another process failed, which has written its own
+_CHILD_FAILED = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_RELAYED_EXCEPTIONS = (
+    _CHILD_FAILED,
+    "torch.multiprocessing.spawn.ProcessExitedException: ",
+    "concurrent.futures.process.BrokenProcessPool: ",
+    "RuntimeError: DataLoader worker (pid(s) ",
+    "subprocess.CalledProcessError: ",
+)
+# of a DataLoader, which raises the exception of its worker again
+_CAUGHT = re.compile(r"(?P<name>[\w.]+): Caught (?P=name) in (?P<place>.+?)\.?")
+_ORIGINAL_TRACEBACK = "Original Traceback (most recent call last):"
+_CHILD_HEAD = re.compile(r"Process (?P<process>\S+):")  # of multiprocessing, above a traceback
+_ROOT_CAUSE = re.compile(r"\s+traceback : (?P<error>\S.*)")  # in the report of torchrun
+_ROOT_CAUSE_RANK = re.compile(r"\s+rank\s+: (?P<rank>\d+) .*")
 _IGNORED_TRACEBACKS = ("Exception ignored in", "Exception ignored on", "--- Logging error ---")
 _OWN_MESSAGES = ("hint: ", "hopyard: ")
 # the end of Hydra's message about a configuration, which it prints without a traceback
@@ -46,7 +59,9 @@ _R_ERROR = re.compile(r"Error in .* :")
 # an indented frame follows the error: JavaScript, Java, Ruby
 _FRAME_AFTER = re.compile(r"^(?:    at |\tat |\tfrom )\S")
 _ABORT_REASON = re.compile(
-    r"(?P<error>terminate called .*|.*: Assertion `.*' failed\.?|Fatal Python error: .*|\s+what\(\):  .*)"
+    r"(?P<error>terminate called .*|libc\+\+abi: .*|.*: Assertion `.*' failed\.?|Fatal Python error: .*"
+    r"|\s+what\(\):  .*|(?:free|malloc|realloc|calloc|munmap_chunk)\(\): .*|double free or corruption.*"
+    r"|corrupted .*|\*\*\* .* detected \*\*\*: .*|F\d{4,8} .*\] .*)"
 )
 
 
@@ -107,11 +122,55 @@ def _find_exception(lines: Sequence[str]) -> tuple[int, str] | None:
         found = _group_exception(lines, *group) if group else _exception_after(lines, at, match)
         if found is None:
             continue
+        if found[1].startswith(_CHILD_FAILED) and (root_cause := _root_cause(lines, found[0])):
+            return len(lines) - 1, root_cause
         if not found[1].startswith(_RELAYED_EXCEPTIONS):
+            found = found[0], _with_child(lines, at, found[1])
             # its position is that of the relayed report: only lines after that count as later output
             return (relayed[0], found[1]) if relayed else found
         relayed = relayed or found
     return relayed
+
+
+def _root_cause(lines: Sequence[str], at: int) -> str:
+    """Returns the first failure in the report of torchrun below line `at`: a signal, or an exception that it
+    recorded. Returns "" for any other."""
+    rank = ""
+    for position in range(at, len(lines)):
+        if match := _ROOT_CAUSE_RANK.fullmatch(lines[position]):
+            rank = match["rank"]
+        match = _ROOT_CAUSE.fullmatch(lines[position])
+        if match is None:
+            continue
+        error = match["error"]
+        if error.startswith("Traceback "):
+            following = (line[2:] for line in lines[position + 1 :] if line.startswith("  "))
+            error = next((line for line in following if line and not line.startswith(" ")), "")
+        elif not error.startswith("Signal "):
+            continue
+        if error:
+            return f"rank {rank}: {error}" if rank else error
+    return ""
+
+
+def _with_child(lines: Sequence[str], at: int, error: str) -> str:
+    """Returns the exception of the traceback at line `at`, with that of a child process first.
+
+    A child of `multiprocessing` writes its traceback a little before its parent fails. That of a worker of a
+    DataLoader is in the message of the parent.
+    """
+    if caught := _CAUGHT.fullmatch(error):
+        original = next((i for i in range(at, len(lines)) if lines[i] == _ORIGINAL_TRACEBACK), None)
+        traceback = _TRACEBACK.fullmatch(_ORIGINAL_TRACEBACK.removeprefix("Original "))
+        found = original is not None and traceback and _exception_after(lines, original, traceback)
+        return f"{found[1]} (in {caught['place']})" if found else error
+    if at and _CHILD_HEAD.fullmatch(lines[at - 1]):
+        return error
+    for position in range(at - 1, max(0, at - _MAX_LINES_AFTER), -1):
+        child, traceback = _CHILD_HEAD.fullmatch(lines[position - 1]), _TRACEBACK.fullmatch(lines[position])
+        if child and traceback and (found := _exception_after(lines, position, traceback)):
+            return f"{found[1]} (in {child['process']}); {error}"
+    return error
 
 
 def _exception_after(lines: Sequence[str], at: int, traceback: re.Match[str]) -> tuple[int, str] | None:

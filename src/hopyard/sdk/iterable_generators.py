@@ -1,4 +1,5 @@
-"""The random number generators that an iterable draws its order from, such as the `generator` of a loader.
+"""The random number generators that an iterable draws from, such as the `generator` of a loader or of its
+dataset.
 
 A checkpoint holds their states, since the global generators do not determine such an order.
 """
@@ -6,18 +7,23 @@ A checkpoint holds their states, since the global generators do not determine su
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hopyard.sdk.object_state import StateKind, capture_state, restore_state, state_kind
 
-_PARTS = ("sampler", "batch_sampler")  # of a loader: they draw the order of items
-_MAX_DEPTH = 3
+# of a loader and of its parts, such as a `Subset` or a `ChainDataset`
+_PARTS = ("sampler", "batch_sampler", "dataset", "datasets")
+_MAX_DEPTH, _MAX_ITEMS = 6, 64  # of nested parts, and of a list or dict
+_PLAIN_TYPES = (str, bytes, int, float, type(None))
 _GENERATOR_KINDS = frozenset({StateKind.STATE, StateKind.PYTHON_STATE, StateKind.BIT_GENERATOR})
 
 
 def find_generators(iterable: object) -> dict[str, Any]:
-    """Returns the generators in the attributes of the iterable and of its samplers, by path."""
+    """Returns the generators in the attributes of the iterable, its samplers and its dataset, by path.
+
+    Those in lists and dicts count, too.
+    """
     found: dict[str, Any] = {}
     _search(iterable, "", found, _MAX_DEPTH)
     return found
@@ -57,12 +63,25 @@ def _search(value: object, prefix: str, found: dict[str, Any], depth: int) -> No
     if not isinstance(attributes, dict):
         return
     for name, part in attributes.items():
-        if isinstance(part, str | int | float | list | dict | tuple | type(None)):
-            continue
-        if name in _PARTS and depth:
-            _search(part, f"{prefix}{name}.", found, depth - 1)
-        elif state_kind(part) in _GENERATOR_KINDS and all(part is not known for known in found.values()):
-            found[f"{prefix}{name}"] = part
+        is_part = name in _PARTS and depth > 0
+        for key, item in _items(part):
+            path = f"{prefix}{name}{key}"
+            if state_kind(item) in _GENERATOR_KINDS and all(item is not known for known in found.values()):
+                found[path] = item
+            elif is_part:
+                _search(item, f"{path}.", found, depth - 1)
+
+
+def _items(value: object) -> Iterable[tuple[str, object]]:
+    """Returns the value itself, or those in a short list or dict, each with the end of its path."""
+    if isinstance(value, _PLAIN_TYPES):
+        return ()
+    if isinstance(value, list | tuple | dict):
+        if len(value) > _MAX_ITEMS:
+            return ()
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return [(f"[{key!r}]", item) for key, item in pairs if not isinstance(item, _PLAIN_TYPES)]
+    return (("", value),)
 
 
 def _to_plain(state: Any) -> Any:

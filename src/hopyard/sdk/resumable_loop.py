@@ -58,7 +58,8 @@ class Loop(Generic[T]):
             )
         self.name, self.save_every, self.iterations = name, save_every, 0
         self.has_unsaved_iterations = False  # whether iterations ran since this loop was last saved
-        self.total = len(iterable) if isinstance(iterable, Sized) else None
+        self.total = _length(iterable)
+        self.is_inside = False  # whether an iteration has begun and is not over
         # set by the observer for iterables that draw their order at the start
         self.rng_state: dict[str, Any] | None = None
         self.iterable, self._observer = iterable, observer
@@ -75,25 +76,31 @@ class Loop(Generic[T]):
         return self.total
 
     def __iter__(self) -> Iterator[T]:
-        observer, how, is_inside = self._observer, LoopExit.FAILED, False
+        observer, how = self._observer, LoopExit.FAILED
+        consumer = sys._getframe(1).f_code
         position = observer.on_enter(self)
         try:
             for item in self._remaining(position):
-                is_inside = True
+                self.is_inside = True
                 yield item
-                is_inside = False
+                self.is_inside = False
                 self.iterations += 1
                 observer.on_iteration(self)
             was_stopped = position is not None and position.complete and position.stopped
             how = LoopExit.STOPPED if was_stopped else LoopExit.EXHAUSTED
         except GeneratorExit:
-            if is_inside and is_left_by_break(sys._getframe(1)):
+            if self.is_inside and is_left_by_break(sys._getframe(1), consumer):
                 how = LoopExit.STOPPED
-                self.iterations += 1  # the last one counts: it has changed the state
-                self.has_unsaved_iterations = True
+                self.count_interrupted()
             raise
         finally:
             observer.on_exit(self, how)
+
+    def count_interrupted(self) -> None:
+        """Counts the iteration that the loop was left in: it has changed the state."""
+        self.is_inside = False
+        self.iterations += 1
+        self.has_unsaved_iterations = True
 
     def _remaining(self, position: LoopPosition | None) -> Iterable[T]:
         if position is None:
@@ -111,6 +118,14 @@ class Loop(Generic[T]):
                 pass
         self._observer.on_caught_up(self)
         return rest
+
+
+def _length(iterable: object) -> int | None:
+    """Returns the length of an iterable; None if it has none, as a loader over a stream."""
+    try:
+        return len(iterable) if isinstance(iterable, Sized) else None
+    except TypeError:
+        return None
 
 
 class LoopStack:

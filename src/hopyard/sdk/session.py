@@ -23,8 +23,10 @@ from hopyard.sdk import params as parameters
 from hopyard.sdk.best_metric import BestMetric
 from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.checkpoints import CheckpointContents, LoopPosition
+from hopyard.sdk.exit_code import main_frame
 from hopyard.sdk.gloo_threads import wait_for_gloo_threads
 from hopyard.sdk.gpu_share import limit_torch_memory
+from hopyard.sdk.loop_exit import is_at_end
 from hopyard.sdk.loop_generators import LoopGenerators
 from hopyard.sdk.metrics import MetricStream, Number, to_numbers, to_step
 from hopyard.sdk.object_state import capture_rng, restore_rng
@@ -75,6 +77,7 @@ class Session:
         self._safe_points: SafePoints | None = None
         self._has_unsaved_iterations = False  # whether iterations ran since the newest checkpoint
         self._unsaved_reason = ""  # why the last attempt to save them failed
+        self._pid, self._main = os.getpid(), main_frame()
 
     # -- declarations of the script
     # ------------------------------------------------------------------------------
@@ -350,6 +353,16 @@ class Session:
         if not self._loop_stack.active:
             self._report_progress(loop)
 
+    def close_loops(self) -> None:
+        """Saves the loops that the script left by `break` although a variable still holds their iterator.
+        Called at the end of the script."""
+        if self._pid != os.getpid() or self._main is None or not is_at_end(self._main):
+            return
+        for loop in reversed(self._loop_stack.active):
+            if loop.is_inside:
+                loop.count_interrupted()
+                self.on_exit(loop, LoopExit.STOPPED)
+
     def _save_if_due(self, iterations: int | None = None) -> None:
         step = (
             iterations
@@ -453,7 +466,15 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _close_loops() -> None:
+    if _session is not None:
+        _session.close_loops()
+
+
 atexit.register(wait_for_gloo_threads)
+atexit.register(_close_loops)  # runs before it
 
 
 def _parse_int(text: str | None, default: int) -> int:
