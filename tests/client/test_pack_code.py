@@ -6,12 +6,13 @@ import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hopyard.client.feedback import no_progress
 from hopyard.client.git_state import GitProbe
-from hopyard.client.ignore_check import missing_file_hint
+from hopyard.client.ignore_check import failed_run_hint, missing_file_hint
 from hopyard.client.pack_code import pack_code
 from hopyard.datasets.packed_tree import PackedTree
 from hopyard.errors import SpecError
@@ -117,6 +118,14 @@ def test_missing_file_of_a_failed_run_is_explained(folder: Path) -> None:
     assert hint is not None and "`data/train.bin` was not packed: .gitignore, line 2" in hint
     assert missing_file_hint(folder, reason.replace("data/train.bin", "other.bin")) is None
     assert missing_file_hint(folder, "ValueError: 'data/train.bin'") is None
+    run: Any = {
+        "phase": "failed",
+        "spec": {"roles": [{"command": ["python", "main.py"]}]},
+        "exit": {"reason": reason},
+    }
+    assert failed_run_hint(run, folder) == hint
+    assert failed_run_hint(run, folder / "data") is None  # not the folder of its code
+    assert failed_run_hint({**run, "phase": "succeeded"}, folder) is None
 
 
 def test_hint_includes_the_other_files_of_the_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -74,11 +75,15 @@ def info_lines(
     client: Client, run: api.RunOut, checkpoints: list[api.Checkpoint]
 ) -> Iterator[tuple[str, str]]:
     """Returns label and text of each line; a label is empty on a continuation line."""
+    from hopyard.client.ignore_check import failed_run_hint
+
     spec = run["spec"]
     yield "run", paint(run["name"], "bold") + (f"  {spec['label']}" if spec.get("label") else "")
     yield "id", run["id"]
     yield "address", address(client, run)
     yield "phase", _phase_text(run)
+    if hint := failed_run_hint(run, Path.cwd()):
+        yield "hint", hint.removeprefix("hint: ")
     yield "submitted", _time_text(run["submitted_at"])
     if started_at := run.get("started_at"):
         yield "started", _time_text(started_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -31,6 +32,7 @@ def why(ref: str, as_json: bool) -> None:
     Each "it would start" line was tested on the state of this moment. The default is the newest run.
     """
     from hopyard.api_client.local_server import connect
+    from hopyard.client.ignore_check import failed_run_hint
 
     client = connect()
     run = get_run(client, ref)
@@ -44,6 +46,8 @@ def why(ref: str, as_json: bool) -> None:
         else []
     )
     console.print_lines(explanation_lines(explanation, run, nodes))
+    if hint := failed_run_hint(client.get_run(run["id"]), Path.cwd()):
+        console.print_line(hint)
 
 
 def explanation_lines(

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hopyard.datasets.folder_scan import IgnoredEntry, scan_folder
 from hopyard.datasets.ignore_rules import CODE_RULES
@@ -14,6 +15,9 @@ from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.text import escape
 from hopyard.domain.text_decoding import escape_bytes
 from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _MIN_NOTICE_BYTES = 1024 * 1024
 _MAX_MEASURED_FILES = 5_000  # of folders that are left out
@@ -73,6 +77,21 @@ def left_out_notices(
         yield (
             f"hint: write `!{first.path}` into .hopignore to pack it, or share data with `hop dataset push`"
         )
+
+
+def failed_run_hint(run: api.RunOut, folder: Path) -> str | None:
+    """Returns the hint of `missing_file_hint` for an ended run, if `folder` seems to be that of its code."""
+    exit_ = run.get("exit")
+    if run["phase"] != "failed" or exit_ is None:
+        return None
+    words = {word for role in run["spec"]["roles"] for word in role["command"]}
+    scripts = [word for word in words if word.endswith((".py", ".sh")) and not word.startswith("/")]
+    if not any((folder / script).is_file() for script in scripts):
+        return None
+    try:
+        return missing_file_hint(folder, exit_["reason"])
+    except (SpecError, OSError):  # the folder holds something that cannot be packed
+        return None
 
 
 def missing_file_hint(folder: Path, reason: str) -> str | None:
