@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.cli.shell import Shell, wait_until
@@ -19,6 +20,10 @@ os.link("out/b.bin", "hard.bin")
 Path("tool.sh").write_text("#!/bin/sh\\n")
 os.chmod("tool.sh", 0o755)
 os.utime("tool.sh", (10**12, 10**12))
+os.makedirs(b"odd\\xff")
+for name in (b"a\\nb", b"100%", ("é" * 127).encode(), b"\\xfe" * 255):
+    open(b"odd\\xff/" + name, "wb").write(b"odd " + name)
+os.symlink(b"a\\nb", b"odd\\xff/link")
 print("written", flush=True)
 while not Path(sys.argv[1]).exists():
     with open("grows.log", "a") as file:
@@ -35,7 +40,11 @@ def test_files_of_a_live_run_and_after_its_end(shell: Shell, tmp_path: Path) -> 
     wait_until(lambda: b"written" in shell.hop("logs", name).out)
     wait_until(lambda: "grows.log" in shell.hop("files", name).text)
     live = {file["path"]: file for file in shell.hop("files", name, "--json").json}
-    assert set(live) == {"-dash", "grows.log", "hard.bin", "out/b.bin", "out/deep/a.txt", "tool.sh"}
+    plain = {"-dash", "grows.log", "hard.bin", "out/b.bin", "out/deep/a.txt", "tool.sh"}
+    odd = {f"odd%FF/{name}" for name in ("a%0Ab", "100%25", "é" * 127, "%FE" * 255)}
+    assert {path for path, file in live.items() if not file["encoded"]} == plain
+    assert {path for path, file in live.items() if file["encoded"]} == odd
+    assert shell.hop("files", name, "odd%FF/a%0Ab", "-o", "-").out == b"odd a\nb"
     assert live["out/b.bin"]["size_bytes"] == 70000
     assert live["out/b.bin"]["modified_at"]
     assert shell.hop("files", name, "out/deep/a.txt", "-o", "-").out == b"alpha"
@@ -45,11 +54,23 @@ def test_files_of_a_live_run_and_after_its_end(shell: Shell, tmp_path: Path) -> 
     assert (missing.code, "it has: -dash, grows.log" in missing.stderr_text) == (2, True)
     end.touch()
     followed = shell.hop("logs", "-f", name)
-    assert "7 files, " in followed.stderr_text
+    assert "12 files, " in followed.stderr_text
+    assert "(`pipe`) could not be stored: they are pipes" in followed.stderr_text
     assert f"kept: hop files {name}\n" in followed.stderr_text
     stored = {file["path"]: file for file in shell.hop("files", name, "--json").json}
-    assert set(stored) == {*live, "out/link"}
+    assert set(stored) == {*live, "out/link", "odd%FF/link"}
+    assert stored["odd%FF/link"]["target"] == "a%0Ab"
     assert stored["out/link"]["target"] == "deep/a.txt"
+    listed = shell.hop("files", name)
+    assert (listed.code, "odd%FF/link -> a\\nb" in listed.text) == (0, True)
+    assert shell.hop("files", name, "odd%FF/100%25", "-o", "one").code == 0
+    assert (shell.folder / "one").read_bytes() == b"odd 100%"
+    assert shell.hop("pull", name, "pulled", "--files").code == 0
+    folder = os.fsencode(shell.folder / "pulled" / "files") + b"/odd\xff/"
+    for odd_name in (b"a\nb", b"100%", ("é" * 127).encode(), b"\xfe" * 255):
+        with open(folder + odd_name, "rb") as file:
+            assert file.read() == b"odd " + odd_name
+    assert Path(os.fsdecode(folder + b"link")).readlink() == Path("a\nb")
     assert "kept" not in shell.hop("info", name).text
     assert "; `hop files " in shell.hop("info", name).text
 

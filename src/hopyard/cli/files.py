@@ -20,6 +20,7 @@ from hopyard.client.run_files import (
     read_run_file,
 )
 from hopyard.client.run_lookup import get_run
+from hopyard.domain.encoded_path import encode_path
 from hopyard.domain.text import escape
 from hopyard.errors import NotFound, SpecError, UsageError
 
@@ -77,10 +78,13 @@ def _name_hints(client: Client, run: api.RunOut) -> tuple[str, ...]:
 def _file_json(file: RunFile) -> dict[str, object]:
     return {
         "path": file.path,
+        "encoded": file.encoded,
         "rank": file.rank,
         "size_bytes": file.size_bytes,
         "modified_at": file.modified_at,
-        "target": file.target,
+        "target": file.target
+        if file.target is None or file.target.isprintable()
+        else encode_path(file.target),
     }
 
 
@@ -114,7 +118,7 @@ def _fetch(
 
     if not found:
         raise NotFound(f"{run['name']} has written no file")
-    is_single = len(found) == 1 and patterns == (found[0].path,)
+    is_single = len(found) == 1 and patterns in ((found[0].path,), (found[0].name,))
     if output == "-":
         if len(found) > 1:
             raise UsageError(

@@ -12,6 +12,7 @@ from hopyard.api_client.client import Client
 from hopyard.client.checkpoint_lookup import NEWEST, CheckpointChoice, find_checkpoint
 from hopyard.client.download import download_tree
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
+from hopyard.client.run_files import RunFile, fetch_run_files, file_names, list_run_files
 from hopyard.client.system_usage import load_system_series
 from hopyard.datasets.ignore_rules import HOPIGNORE
 from hopyard.datasets.open_folder import OpenFolder
@@ -126,9 +127,25 @@ def _pull_part(
     if not digest:
         return ""
     into = dest / folder
+    if part == "files" and (files := _encoded_files(client, run)):
+        if into.exists() and not force:
+            raise SpecError(f"{into} exists", hints=("name another DEST, or use --force",))
+        fetch_run_files(
+            client, run, dict(zip(file_names(files), files, strict=True)), into, on_progress=on_progress
+        )
+        return _tree_text(into, len(files), sum(file.size_bytes for file in files))
     manifest = download_tree(client, digest, into, merge=force, on_progress=on_progress)
-    count = len(manifest.files)
-    return f"{into}  {count:,} file{'' if count == 1 else 's'}, {format_bytes(manifest.size_bytes)}"
+    return _tree_text(into, len(manifest.files), manifest.size_bytes)
+
+
+def _tree_text(into: Path, count: int, size_bytes: int) -> str:
+    return f"{into}  {count:,} file{'' if count == 1 else 's'}, {format_bytes(size_bytes)}"
+
+
+def _encoded_files(client: Client, run: api.RunOut) -> list[RunFile]:
+    """Returns the files of an ended run if some have names that only this machine's file system may hold."""
+    files = list_run_files(client, run)
+    return files if any(file.encoded for file in files) else []
 
 
 def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> str:

@@ -10,38 +10,51 @@ from typing import TYPE_CHECKING
 from hopyard.api_client.client import Client
 from hopyard.client.feedback import ProgressFactory, no_progress
 from hopyard.domain.byte_text import format_bytes
+from hopyard.domain.encoded_path import decode_path, to_text
 from hopyard.domain.path_filter import is_selected
 from hopyard.domain.text import escape
 from hopyard.errors import HopyardError, IntegrityError, SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
-    from hopyard.domain.manifest import FileEntry
+    from hopyard.domain.manifest import FileEntry, Manifest
 
 _BLOCK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """One file. modified_at: as ISO text; None for a stored file. rank: of the replica that wrote it, if the
-    run is live. target: the text of a symbolic link."""
+    """One file. encoded: whether `path` is percent-encoded. modified_at: as ISO text; None for a stored file.
+    rank: of the replica that wrote it, if the run is live. target: the text of a symbolic link, exact."""
 
     path: str
     size_bytes: int
     modified_at: str | None = None
     rank: int = 0
     executable: bool = False
+    encoded: bool = False
     target: str | None = None
     entry: FileEntry | None = None
+
+    @property
+    def name(self) -> str:
+        """The path in a file system, as `os.fsdecode` returns it."""
+        return decode_path(self.path) if self.encoded else self.path
 
 
 def list_run_files(client: Client, run: api.RunOut, patterns: Sequence[str] = ()) -> list[RunFile]:
     """Returns the files of a run, ordered by path. patterns: as in `is_selected`; all files without."""
     files = _stored_files(client, run) if is_ended(run) else _live_files(client, run)
+    patterns = [to_text(pattern)[0] if _is_odd(pattern) else pattern for pattern in patterns]
     return sorted(
         (file for file in files if not patterns or is_selected(file.path, patterns)),
         key=lambda file: (file.path, file.rank),
     )
+
+
+def _is_odd(pattern: str) -> bool:
+    """Returns whether a pattern has characters of which an encoded path has none."""
+    return not pattern.isprintable()
 
 
 def describe_stored_files(client: Client, run: api.RunOut) -> str:
@@ -71,16 +84,27 @@ def _stored_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
         return
     manifest = fetch_manifest(Digest(artifact), client)
     for entry in manifest.files:
-        yield RunFile(entry.path, entry.size, executable=entry.executable, entry=entry)
+        path, encoded = _plain_path(manifest, entry.path)
+        yield RunFile(path, entry.size, executable=entry.executable, encoded=encoded, entry=entry)
     for link in manifest.links:
-        yield RunFile(link.path, 0, target=link.target)
+        path, encoded = _plain_path(manifest, link.path)
+        yield RunFile(
+            path, 0, encoded=encoded, target=decode_path(link.target) if manifest.encoded else link.target
+        )
+
+
+def _plain_path(manifest: Manifest, path: str) -> tuple[str, bool]:
+    """Returns a path of a manifest, and whether it is encoded: only one that must be."""
+    return to_text(decode_path(path)) if manifest.encoded else (path, False)
 
 
 def _live_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
     if run.get("attempt") is None:
         return
     for file in client.iterate_run_files(run["id"]):
-        yield RunFile(file["path"], file["size_bytes"], file["modified_at"], file["rank"])
+        yield RunFile(
+            file["path"], file["size_bytes"], file["modified_at"], file["rank"], encoded=file["encoded"]
+        )
 
 
 def read_run_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
@@ -101,6 +125,8 @@ def read_run_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[by
 
 def _read_live_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
     query: dict[str, str | int] = {"path": file.path, "rank": file.rank}
+    if file.encoded:
+        query["encoded"] = "true"
     with client.open("GET", f"/runs/{run['id']}/file", query=query) as response:
         missing = int(response.headers.get("X-Length") or 0)
         while data := response.read(_BLOCK_BYTES):
@@ -116,7 +142,7 @@ def file_names(files: Sequence[RunFile]) -> list[str]:
     """Returns the path of each file below a folder that receives them all. With files of several ranks, each
     rank has a folder of its own."""
     several_ranks = len({file.rank for file in files}) > 1
-    return [f"{file.rank}/{file.path}" if several_ranks else file.path for file in files]
+    return [f"{file.rank}/{file.name}" if several_ranks else file.name for file in files]
 
 
 def fetch_run_files(

@@ -31,9 +31,10 @@ class _LinkRecord(Struct, array_like=True, frozen=True, gc=False, forbid_unknown
     target: str
 
 
-class _ManifestRecord(Struct, frozen=True, forbid_unknown_fields=True):
+class _ManifestRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The fields are in the order of the canonical form."""
 
+    encoded: Annotated[int, Meta(ge=1, le=1)] | None = None
     files: tuple[_FileRecord, ...]
     folders: tuple[str, ...]
     links: tuple[_LinkRecord, ...]
@@ -87,6 +88,7 @@ def measure_manifest(data: bytes) -> ManifestSize:
         cast("tuple[FileEntry, ...]", record.files),
         cast("tuple[LinkEntry, ...]", record.links),
         record.folders,
+        encoded=record.encoded is not None,
     )
     manifest.check()
     if msgspec.json.encode(record) != data:

@@ -140,7 +140,7 @@ class OpenFolder:
     def write(self, name: str, data: Iterable[bytes], *, executable: bool = False) -> int:
         """Writes a file, or replaces the file of this name; never follows a link. Returns the size in
         bytes."""
-        temporary_name = f".{name[:64]}.{os.urandom(8).hex()}"
+        temporary_name = f".{name[:32]}.{os.urandom(8).hex()}"
         descriptor = os.open(
             temporary_name,
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,

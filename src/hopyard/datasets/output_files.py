@@ -23,10 +23,7 @@ FileStamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 FileStamps = Mapping[str, FileStamp]
 
 
-RETAINED_OBSTACLES = (
-    UnstoredReason.NAME,
-    UnstoredReason.UNREADABLE,
-)  # these files are kept on the node
+RETAINED_OBSTACLES = (UnstoredReason.UNREADABLE,)  # these files are kept on the node
 
 
 @dataclass(slots=True)
@@ -116,7 +113,7 @@ def select_storable(work: Path, changes: ChangedFiles) -> StorableFiles:
             links[path] = os.path.relpath(target, os.path.dirname(path) or ".")
         elif (
             target
-            and changes.unstored.get(target, UnstoredReason.NAME) is UnstoredReason.NAME
+            and target not in changes.unstored
             and os.path.basename(target) not in SECRET_FILES
             and _is_readable_file(real)
         ):

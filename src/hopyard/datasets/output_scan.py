@@ -14,16 +14,17 @@ from enum import StrEnum
 from pathlib import Path
 
 from hopyard.datasets.ignore_rules import CACHE_FOLDERS, REPOSITORY_FOLDERS, SECRET_FILES
-from hopyard.domain.path_check import is_bare_repository, is_manifest_path, is_repository_name
+from hopyard.domain.path_check import is_bare_repository, is_repository_name
 
 _BYTECODE_SUFFIXES = (".pyc", ".pyo", ".nbi", ".nbc")  # files of Python and Numba in `__pycache__`
+_MAX_PATH_BYTES = 3072  # the kernel takes 4096, with the path of the folder itself
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class UnstoredReason(StrEnum):
     """Why a file is not stored, in the words of the run's events."""
 
-    NAME = "their names contain control characters or a backslash, are not UTF-8, or are too long"
+    LENGTH = "their paths are too long"
     UNREADABLE = "they are not readable"
     LINK = "they are links out of the folder of the run, or broken links"
     SECRET = "they contain passwords and keys"
@@ -58,7 +59,7 @@ def scan_files(root: Path) -> Iterator[FileScan]:
             if _is_bytecode(path, entry.name):
                 continue
             reason = _unstored_reason(folder.descriptor, entry.name, path, stat_result.st_mode)
-            if not is_folder or reason not in (None, UnstoredReason.NAME):
+            if not is_folder or reason is not None:
                 yield path, stat_result, reason
                 continue
             try:
@@ -119,8 +120,8 @@ def _unstored_reason(folder: int, name: str, path: str, mode: int) -> UnstoredRe
         return UnstoredReason.TOOLS
     if stat.S_ISDIR(mode) and (name == "node_modules" or _is_file(folder, f"{name}/pyvenv.cfg")):
         return UnstoredReason.TOOLS
-    if not is_manifest_path(path):
-        return UnstoredReason.NAME
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        return UnstoredReason.LENGTH
     needed = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
     if not stat.S_ISLNK(mode) and not os.access(name, needed, dir_fd=folder):
         return UnstoredReason.UNREADABLE

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
-from hopyard.domain.path_check import MAX_PART_BYTES, is_manifest_path
+from hopyard.domain.path_check import MAX_PART_BYTES, check_path, is_manifest_path, is_repository_name
+from hopyard.domain.text import escape
+from hopyard.errors import SpecError
 
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\\%\udc80-\udcff]")
 _ENCODED_BYTES = re.compile("((?:%[0-9A-F]{2})+)")
@@ -29,12 +31,14 @@ def decode_path(text: str) -> str:
     )
 
 
-def is_encoded_path(text: str) -> bool:
-    """Returns whether the text is the encoded form of a path that a file system can hold."""
+def check_encoded_path(text: str) -> None:
+    """Raises SpecError if the text is not the encoded form of a path inside a tree."""
+    check_path(text, max_part_bytes=3 * MAX_PART_BYTES)
     path = decode_path(text)
-    return encode_path(path) == text and all(
-        len(part.encode("utf-8", "surrogateescape")) <= MAX_PART_BYTES for part in path.split("/")
-    )
+    if encode_path(path) != text or is_repository_name(path):
+        raise SpecError(f"`{escape(text[:200])}` is not a path in its encoded form")
+    if any(len(part.encode("utf-8", "surrogateescape")) > MAX_PART_BYTES for part in path.split("/")):
+        raise SpecError(f"`{escape(text[:80])}…` has a part longer than {MAX_PART_BYTES} bytes")
 
 
 def to_text(path: str) -> tuple[str, bool]:

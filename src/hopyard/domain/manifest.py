@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from hopyard.domain.encoded_path import check_encoded_path
 from hopyard.domain.ids import Digest, is_digest
 from hopyard.domain.path_check import check_path, link_stays_inside, parent_paths, repository_folders
 from hopyard.errors import IntegrityError, SpecError
@@ -36,11 +37,16 @@ class LinkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A tree, sorted by path, without duplicates. Empty folders are listed in `folders`."""
+    """A tree, sorted by path, without duplicates. Empty folders are listed in `folders`.
+
+    encoded: whether its paths and targets are in the form of `encoded_path.encode_path`. Only outputs of runs
+    are stored so, if one of them has an odd name.
+    """
 
     files: tuple[FileEntry, ...] = ()
     links: tuple[LinkEntry, ...] = ()
     folders: tuple[str, ...] = ()
+    encoded: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -73,6 +79,7 @@ class Manifest:
             "folders": list(self.folders),
             "links": [[link.path, link.target] for link in self.links],
             "v": 1,
+            **({"encoded": 1} if self.encoded else {}),
         }
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
@@ -116,6 +123,7 @@ class Manifest:
                 ),
                 tuple(LinkEntry(path, target) for path, target in body["links"]),
                 tuple(body["folders"]),
+                encoded="encoded" in body,
             )
             manifest.check()
             reencoded = manifest.encode()
@@ -138,7 +146,10 @@ class Manifest:
                 raise IntegrityError("manifest is not sorted")
             for path in paths:
                 try:
-                    check_path(path)
+                    if self.encoded:
+                        check_encoded_path(path)
+                    else:
+                        check_path(path)
                 except SpecError as error:
                     raise IntegrityError(error.message) from error
                 if path in checked:

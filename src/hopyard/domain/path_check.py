@@ -58,7 +58,7 @@ def parent_paths(path: str) -> Iterator[str]:
         slash = path.rfind("/")
 
 
-def check_path(path: str) -> str:
+def check_path(path: str, *, max_part_bytes: int = MAX_PART_BYTES) -> str:
     """Returns `path` if it is legal in a manifest: relative, normal, without `..` and control characters, and
     without a part that is too long for file systems. Else raises SpecError."""
     if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or _CONTROL.search(path):
@@ -80,9 +80,9 @@ def check_path(path: str) -> str:
         size = len(path.encode())
     except UnicodeEncodeError as error:
         raise SpecError(f"the path {path!r} is not valid UTF-8", hints=("rename the file",)) from error
-    if size > MAX_PART_BYTES and any(len(part.encode()) > MAX_PART_BYTES for part in path.split("/")):
+    if size > max_part_bytes and any(len(part.encode()) > max_part_bytes for part in path.split("/")):
         raise SpecError(
-            f"`{path[:80]}…` has a part longer than {MAX_PART_BYTES} bytes", hints=("rename the file",)
+            f"`{path[:80]}…` has a part longer than {max_part_bytes} bytes", hints=("rename the file",)
         )
     return path
 

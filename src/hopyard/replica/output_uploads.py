@@ -62,8 +62,8 @@ class OutputUploader:
                 if outputs.files or outputs.links:
                     client = self.server.client
                     work = self.folder.work
-                    tree = upload_files(client, work.parent, work, outputs.files, outputs.links)
-                    client.record_artifact(launch.attempt, {"manifest": tree.digest})
+                    digest = upload_files(client, work.parent, work, outputs.files, outputs.links)
+                    client.record_artifact(launch.attempt, {"manifest": digest})
                 self._retain_unstored(outputs.unstored)
                 if omitted:
                     self.unstored.queue_message(

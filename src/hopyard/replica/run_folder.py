@@ -24,7 +24,7 @@ from hopyard.datasets.output_scan import scan_files
 from hopyard.domain.checkpoint_files import is_kept
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
-from hopyard.domain.path_check import link_stays_inside
+from hopyard.domain.path_check import is_manifest_path, link_stays_inside
 from hopyard.errors import Conflict, HopyardError, IntegrityError, is_transient
 from hopyard.private_files import make_folder, read_below, write_below
 from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, RETRYABLE_ERRORS, UploadTimeout
@@ -239,7 +239,7 @@ class RunFolder:
         stamps = {
             f"{_RUN_PART}/{path}": (found.st_ino, found.st_size, found.st_mtime_ns)
             for path, found, obstacle in scan_files(self.gang.run)
-            if obstacle is None and stat.S_ISREG(found.st_mode)
+            if obstacle is None and is_manifest_path(path) and stat.S_ISREG(found.st_mode)
         }
         if self.work is None:
             return stamps
@@ -247,7 +247,10 @@ class RunFolder:
         kept = {
             path: (found.st_ino, found.st_size, found.st_mtime_ns)
             for path, found, obstacle in scan_files(self.work)
-            if obstacle is None and stat.S_ISREG(found.st_mode) and is_kept(path, patterns)
+            if obstacle is None
+            and is_manifest_path(path)
+            and stat.S_ISREG(found.st_mode)
+            and is_kept(path, patterns)
         }
         if kept:
             allowed = {*self.changed_work_files(), *self.restored_work_files}
@@ -261,7 +264,7 @@ class RunFolder:
         for part, folder in self._parts():
             top = os.path.realpath(folder)
             for path, found, obstacle in scan_files(folder):
-                if obstacle is not None or not stat.S_ISLNK(found.st_mode):
+                if obstacle is not None or not is_manifest_path(path) or not stat.S_ISLNK(found.st_mode):
                     continue
                 if part == _WORK_PART and not is_kept(path, self.gang.spec.launch.checkpoint_files):
                     continue

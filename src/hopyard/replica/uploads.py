@@ -7,13 +7,20 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+
+from blake3 import blake3
 
 from hopyard.api_client.client import Client
 from hopyard.datasets.ignore_rules import ALL_FILES_RULES
 from hopyard.datasets.pack import pack_tree
 from hopyard.datasets.packed_tree import PackedTree
 from hopyard.datasets.transfer import push_tree
+from hopyard.domain.encoded_path import encode_path
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import LinkEntry, Manifest
+from hopyard.domain.path_check import is_manifest_path
 from hopyard.private_files import FOLDER_MODE, open_below, open_file, open_no_follow
 
 _STAGING_DIR = "outputs"
@@ -32,9 +39,11 @@ def upload_folder(client: Client, folder: int) -> PackedTree:
 
 def upload_files(
     client: Client, root: Path, work: Path, files: Mapping[str, str], links: Mapping[str, str]
-) -> PackedTree:
-    """Uploads files of `work` as a tree. files: the path of each, by its path in the tree. links: target
-    texts of symbolic links, by their paths."""
+) -> Digest:
+    """Uploads files of `work` as a tree, and returns the digest of its manifest. files: the path of each, by
+    its path in the tree. links: target texts of symbolic links, by their paths."""
+    if not all(map(is_manifest_path, (*files, *links))):
+        return _upload_encoded(client, root, work, files, links)
     folder = stage_files(root, work, files)
     try:
         with _open_folder(root, folder.name) as stage:
@@ -42,9 +51,30 @@ def upload_files(
                 parent, _, name = path.rpartition("/")
                 with make_folder_below(stage, parent) as target:
                     os.symlink(text, name, dir_fd=target)
-            return upload_folder(client, stage)
+            return upload_folder(client, stage).digest
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _upload_encoded(
+    client: Client, root: Path, work: Path, files: Mapping[str, str], links: Mapping[str, str]
+) -> Digest:
+    """Uploads files of which some have a name that no tree can have. They are packed under numbers."""
+    numbers = {str(number): path for number, path in enumerate(files)}
+    folder = stage_files(root, work, {number: files[path] for number, path in numbers.items()})
+    try:
+        with _open_folder(root, folder.name) as stage:
+            packed = Manifest.decode(upload_folder(client, stage).encoded)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    tree = Manifest.build(
+        [replace(file, path=encode_path(numbers[file.path])) for file in packed.files],
+        [LinkEntry(encode_path(path), encode_path(target)) for path, target in links.items()],
+    )
+    data = replace(tree, encoded=True).encode()
+    digest = Digest(blake3(data).hexdigest())
+    client.put_blob(digest, data)
+    return digest
 
 
 def stage_files(root: Path, work: Path, files: Mapping[str, str]) -> Path:
@@ -63,11 +93,16 @@ def stage_files(root: Path, work: Path, files: Mapping[str, str]) -> Path:
                     path.rpartition("/"),
                     source_path.rpartition("/"),
                 )
-                with (
-                    _open_folder(root, f"{work.name}/{source_parent}") as source,
-                    make_folder_below(stage, parent) as target,
-                ):
-                    _stage_file(source, source_name, target, link_name)
+                try:
+                    with (
+                        _open_folder(root, f"{work.name}/{source_parent}") as source,
+                        make_folder_below(stage, parent) as target,
+                    ):
+                        _stage_file(source, source_name, target, link_name)
+                except FileNotFoundError:
+                    # the processes of the run may remove a file at any time; not the folder itself
+                    if not (root / work.name).is_dir() or os.path.lexists(root / work.name / source_path):
+                        raise
     except BaseException:
         shutil.rmtree(root / name, ignore_errors=True)
         raise

@@ -23,6 +23,7 @@ from hopyard.config.schemas.fields import TEXT, RequestModel
 from hopyard.datasets.ignore_rules import SECRET_FILES
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.datasets.output_scan import scan_files
+from hopyard.domain.encoded_path import decode_path, to_text
 from hopyard.domain.ids import AttemptId, Digest, RunId
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.run import MAX_REPLICAS, Run
@@ -39,8 +40,11 @@ _MAX_LISTINGS, _LISTING_TTL_S = 8, 60.0
 
 
 class FileQuery(RequestModel):
-    path: Annotated[str, Meta(min_length=1, max_length=4096, pattern=TEXT)]
+    """encoded: whether the path is percent-encoded, as in the list."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=12288, pattern=TEXT)]
     rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS)] = 0
+    encoded: bool = False
 
 
 class FilePageQuery(RequestModel):
@@ -51,7 +55,7 @@ class FilePageQuery(RequestModel):
         Annotated[
             str,
             Meta(
-                max_length=8192,
+                max_length=12400,
                 pattern=TEXT,
                 description="`next` of the previous page; default: the first page",
             ),
@@ -61,12 +65,14 @@ class FilePageQuery(RequestModel):
 
 
 class FileOut(Struct, frozen=True):
-    """A file that the run wrote. path: relative to the working folder of this rank."""
+    """A file that the run wrote. path: relative to the working folder of this rank. encoded: whether the path
+    is percent-encoded, because it is not UTF-8, or holds control characters or a backslash."""
 
     path: str
     rank: int
     size_bytes: int
     modified_at: datetime
+    encoded: bool = False
 
 
 class FilesOut(Struct, frozen=True):
@@ -99,9 +105,8 @@ def file_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         """Read a file in the working folder of a live run, as long as it was at the beginning."""
         _, attempt = await _live_attempt(services, request.path["id"])
         folder = services.work_folders(attempt).get(request.query.rank)
-        opened = (
-            None if folder is None else await asyncio.to_thread(_open_regular, folder, request.query.path)
-        )
+        path = decode_path(request.query.path) if request.query.encoded else request.query.path
+        opened = None if folder is None else await asyncio.to_thread(_open_regular, folder, path)
         if opened is None:
             raise NotFound(
                 f"the run has no file `{escape(request.query.path)}`", hints=("list them with `hop files`",)
@@ -165,7 +170,8 @@ def _scan_files(folder: Path, rank: int, code: dict[str, FileEntry]) -> list[Fil
                 continue
             source = code.get(path)
             if source is None or source.size != info.st_size or info.st_mtime > made_at:
-                files.append(FileOut(path, rank, info.st_size, _modified_at(info.st_mtime)))
+                text, encoded = to_text(path)
+                files.append(FileOut(text, rank, info.st_size, _modified_at(info.st_mtime), encoded))
     return files
 
 
