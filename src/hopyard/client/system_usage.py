@@ -1,4 +1,4 @@
-"""The resource usage of a run: CPU, memory and GPUs, as series and as a summary."""
+"""The resource usage of a run: CPU, memory, disk and GPUs, as series and as a summary."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 SYSTEM_PREFIX = "sys/"
 _MAX_SAMPLES = 2000
 _CPU, _MEMORY = f"{SYSTEM_PREFIX}cpu", f"{SYSTEM_PREFIX}memory"
+_READ, _WRITE = f"{SYSTEM_PREFIX}disk_read", f"{SYSTEM_PREFIX}disk_write"
 
 
 def load_system_series(
     client: Client, run: api.RunOut, *, rank: int | None = None, max_points: int | None = _MAX_SAMPLES
 ) -> dict[str, api.SeriesOut]:
-    """Returns the usage of one rank by name, by default of the lowest one: `sys/cpu` in percent of a core,
-    `sys/memory` in bytes, and `sys/gpu0` (percent) with `sys/gpu0_memory` for each GPU. Steps are whole
-    seconds since the first sample."""
+    """Returns the usage of one rank by name, by default of the lowest one.
+
+    The names are `sys/cpu` in percent of a core, `sys/memory` in bytes, `sys/disk_read` and `sys/disk_write`
+    in bytes per second, and `sys/gpu0` (percent) with `sys/gpu0_memory` for each GPU. Steps are whole seconds
+    since the first sample.
+    """
     samples = client.get_run_system(run["id"], max_points=max_points)["samples"]
     ranks = {sample["rank"] for sample in samples}
     selected = min(ranks, default=0) if rank is None else rank
@@ -58,6 +62,9 @@ def _usage_text(samples: Sequence[api.SampleOut]) -> str:
             )
             if name.endswith("memory"):
                 texts.append(f"{label} {format_bytes(round(mean))}, peak {format_bytes(round(peak))}")
+            elif name in (_READ, _WRITE):
+                rates = format_bytes(round(mean)), format_bytes(round(peak))
+                texts.append(f"{label} {rates[0]}/s, peak {rates[1]}/s")
             else:
                 texts.append(f"{label} {mean:.0f}%, peak {peak:.0f}%")
     return "; ".join(texts)
@@ -81,6 +88,8 @@ def _to_series(samples: Sequence[api.SampleOut]) -> dict[str, api.SeriesOut]:
 def _sample_values(sample: api.SampleOut) -> Iterable[tuple[str, float | None]]:
     yield _CPU, sample["cpu_percent"]
     yield _MEMORY, float(sample["memory_bytes"])
+    yield _READ, sample.get("read_bytes_per_s")
+    yield _WRITE, sample.get("write_bytes_per_s")
     for gpu in sample["gpus"]:
         yield f"{SYSTEM_PREFIX}gpu{gpu['index']}", gpu["utilisation_percent"]
         yield f"{SYSTEM_PREFIX}gpu{gpu['index']}_memory", float(gpu["memory_bytes"])

@@ -67,6 +67,23 @@ def _stat(pid: int, fields: Sequence[bytes]) -> ProcessStat:
     )
 
 
+def disk_bytes(pids: Iterable[int]) -> tuple[int, int]:
+    """Returns how many bytes these processes have read from disks and written to them, with their children
+    that were waited for."""
+    totals = {b"read_bytes": 0, b"write_bytes": 0}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/io", "rb", buffering=0) as file:
+                lines = file.read().splitlines()
+        except OSError:  # it has ended, or became a process of another user
+            continue
+        for line in lines:
+            name, _, value = line.partition(b": ")
+            if name in totals:
+                totals[name] += int(value)
+    return totals[b"read_bytes"], totals[b"write_bytes"]
+
+
 def all_stats() -> list[ProcessStat]:
     stats = (read_stat(int(name)) for name in _list_pids())
     return [stat for stat in stats if stat is not None]

@@ -1,4 +1,4 @@
-"""Samples a run's resource usage on its node: CPU, memory, GPUs."""
+"""Samples a run's resource usage on its node: CPU, memory, disk, GPUs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class SystemMetrics:
         self._folder, self._groups = folder, groups
         self._gpus = _Gpus(gpus) if gpus else None
         self._sampled_at, self._cpu, self._samples = time.monotonic(), 0, 0
+        self._disk_bytes = 0, 0  # read and written so far
 
     def write_sample(self) -> float:
         """Writes one sample; returns in how many seconds the next is due."""
@@ -30,7 +31,14 @@ class SystemMetrics:
         cpu = sum(stat.cpu for stat in stats)
         # The CPU time of a process that ended without being waited for is lost. The difference may then be
         # negative, and is reported as 0.
-        used = max(0, cpu - self._cpu) / process_tree.TICKS / max(now - self._sampled_at, 1e-3)
+        elapsed_s = max(now - self._sampled_at, 1e-3)
+        used = max(0, cpu - self._cpu) / process_tree.TICKS / elapsed_s
+        disk_bytes = process_tree.disk_bytes(stat.pid for stat in stats)
+        read, written = (
+            round(max(0, total - before) / elapsed_s)
+            for total, before in zip(disk_bytes, self._disk_bytes, strict=True)
+        )
+        self._disk_bytes = disk_bytes
         self._cpu, self._sampled_at, self._samples = cpu, now, self._samples + 1
         memory = self._groups.memory_bytes()
         if memory is None:
@@ -39,6 +47,8 @@ class SystemMetrics:
             "system",
             cpu_percent=round(used * 100, 1),
             memory_bytes=memory,
+            read_bytes_per_s=read,
+            write_bytes_per_s=written,
             gpus=[] if self._gpus is None else self._gpus.sample(),
         )
         return SAMPLE_INTERVAL_S if self._samples < _FREQUENT_SAMPLES else LATE_SAMPLE_INTERVAL_S

@@ -255,6 +255,8 @@ def parse_sample(line: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
         "rank": rank,
         "cpu_percent": to_number(line.get("cpu_percent")) or 0.0,
         "memory_bytes": to_int64(line.get("memory_bytes")) or 0,
+        "read_bytes_per_s": to_number(line.get("read_bytes_per_s")),
+        "write_bytes_per_s": to_number(line.get("write_bytes_per_s")),
         "gpus": [
             {
                 "index": to_int64(gpu.get("index")) or 0,

@@ -135,11 +135,15 @@ class GpuOut(Struct, frozen=True):
 
 
 class SampleOut(Struct, frozen=True):
+    """read_bytes_per_s, write_bytes_per_s: of disks; null in samples of older replicas."""
+
     t: float
     rank: int
     cpu_percent: float | None
     memory_bytes: int
     gpus: list[GpuOut]
+    read_bytes_per_s: float | None = None
+    write_bytes_per_s: float | None = None
 
 
 class SystemOut(Struct, frozen=True):
