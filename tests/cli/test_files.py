@@ -65,7 +65,13 @@ def test_files_of_a_live_run_and_after_its_end(shell: Shell, tmp_path: Path) -> 
     assert (listed.code, "odd%FF/link -> a\\nb" in listed.text) == (0, True)
     assert shell.hop("files", name, "odd%FF/100%25", "-o", "one").code == 0
     assert (shell.folder / "one").read_bytes() == b"odd 100%"
-    assert shell.hop("pull", name, "pulled", "--files").code == 0
+    pulled = shell.hop("pull", name, "pulled", "--files", "--logs", "--json").json
+    assert (pulled["run"], pulled["folder"]) == (name, "pulled")
+    assert [(part["part"], part["path"], part["files"]) for part in pulled["parts"]] == [
+        ("files", "pulled/files", 12),
+        ("logs", "pulled/logs", None),
+    ]
+    assert pulled["parts"][1]["size_bytes"] == len("written\n")
     folder = os.fsencode(shell.folder / "pulled" / "files") + b"/odd\xff/"
     for odd_name in (b"a\nb", b"100%", ("é" * 127).encode(), b"\xfe" * 255):
         with open(folder + odd_name, "rb") as file:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from hopyard.cli.options import run_argument
+from hopyard.cli.options import json_option, run_argument
 from hopyard.cli.terminal import console
 from hopyard.client.checkpoint_lookup import CheckpointChoice, parse_choice, split_reference
-from hopyard.client.pull import pull_run
+from hopyard.client.pull import PullResult, pull_run
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import SpecError
 
@@ -30,6 +30,7 @@ from hopyard.errors import SpecError
     is_flag=True,
     help="Write into DEST even if it is not empty; files of the same name are replaced.",
 )
+@json_option
 def pull(
     ref: str,
     dest: Path | None,
@@ -40,6 +41,7 @@ def pull(
     metrics: bool,
     step: str | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Download code, checkpoint, files, logs and metrics of RUN to DEST, by default a new folder.
 
@@ -61,6 +63,12 @@ def pull(
         "metrics": metrics,
     }
     parts = [part for part, chosen in selected.items() if chosen] or list(selected)
+    pulled: list[PullResult] = []
+
+    def on_part(part: PullResult) -> None:
+        pulled.append(part)
+        console.print_message(part.text)
+
     folder = pull_run(
         client,
         run,
@@ -69,9 +77,26 @@ def pull(
         step=choice,
         force=force,
         notify=console.print_message,
-        on_part=console.print_message,
+        on_part=on_part,
         on_progress=TransferBar,
     )
+    if as_json:
+        console.print_json(
+            {
+                "run": run["name"],
+                "folder": str(folder),
+                "parts": [
+                    {
+                        "part": part.part,
+                        "path": str(part.path),
+                        "files": part.files,
+                        "size_bytes": part.size_bytes,
+                    }
+                    for part in pulled
+                ],
+            }
+        )
+        return
     console.print_line(str(folder))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,23 @@ _BLOCK_BYTES = 1024 * 1024
 _IGNORE_FILE_TEXT = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
 
 
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """A downloaded part of a run. part: one of PARTS. files: how many; None for logs and metrics."""
+
+    part: str
+    path: Path
+    size_bytes: int
+    files: int | None = None
+
+    @property
+    def text(self) -> str:
+        size = format_bytes(self.size_bytes)
+        if self.files is None:
+            return f"{self.path}  {size}"
+        return f"{self.path}  {self.files:,} file{'' if self.files == 1 else 's'}, {size}"
+
+
 def pull_run(
     client: Client,
     run: api.RunOut,
@@ -38,13 +56,13 @@ def pull_run(
     step: CheckpointChoice = None,
     force: bool = False,
     notify: Notify = print_notice,
-    on_part: Notify = lambda _: None,
+    on_part: Callable[[PullResult], None] = lambda _: None,
     on_progress: ProgressFactory = no_progress,
 ) -> Path:
     """Downloads these PARTS of a run, and returns the folder.
 
     dest: by default a new folder named after the run. step: the choice
-    of the checkpoint. on_part: receives a line about each downloaded part.
+    of the checkpoint. on_part: receives each downloaded part.
     notify: receives warnings.
 
     A new folder gets a `.hopignore`, so that its contents do not travel with later runs. Raises SpecError for
@@ -64,9 +82,9 @@ def pull_run(
             if is_new:
                 top.write(HOPIGNORE, [_IGNORE_FILE_TEXT.encode()])
             for part in parts:
-                line = _pull_part(part, client, run, dest, force, saved, top, on_progress)
-                if line:
-                    on_part(line)
+                pulled = _pull_part(part, client, run, dest, force, saved, top, on_progress)
+                if pulled is not None:
+                    on_part(pulled)
                 elif named:
                     notify(f"note: {run['name']} has no {part}")
             top.write("run.json", [format_json(run).encode()])
@@ -110,8 +128,8 @@ def _pull_part(
     checkpoint: api.Checkpoint | None,
     top: OpenFolder,
     on_progress: ProgressFactory,
-) -> str:
-    """Downloads one part, and returns a line about it; "" where the run has no such part."""
+) -> PullResult | None:
+    """Downloads one part; returns None where the run has no such part."""
     if part == "logs":
         return _pull_logs(client, run, dest, top)
     if part == "metrics":
@@ -125,7 +143,7 @@ def _pull_part(
     }
     digest, folder = trees[part]
     if not digest:
-        return ""
+        return None
     into = dest / folder
     if part == "files" and (files := _encoded_files(client, run)):
         if into.exists() and not force:
@@ -133,13 +151,9 @@ def _pull_part(
         fetch_run_files(
             client, run, dict(zip(file_names(files), files, strict=True)), into, on_progress=on_progress
         )
-        return _tree_text(into, len(files), sum(file.size_bytes for file in files))
+        return PullResult(part, into, sum(file.size_bytes for file in files), len(files))
     manifest = download_tree(client, digest, into, merge=force, on_progress=on_progress)
-    return _tree_text(into, len(manifest.files), manifest.size_bytes)
-
-
-def _tree_text(into: Path, count: int, size_bytes: int) -> str:
-    return f"{into}  {count:,} file{'' if count == 1 else 's'}, {format_bytes(size_bytes)}"
+    return PullResult(part, into, manifest.size_bytes, len(manifest.files))
 
 
 def _encoded_files(client: Client, run: api.RunOut) -> list[RunFile]:
@@ -148,7 +162,7 @@ def _encoded_files(client: Client, run: api.RunOut) -> list[RunFile]:
     return files if any(file.encoded for file in files) else []
 
 
-def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> str:
+def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> PullResult:
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     total = 0
     with top.ensure_folder("logs") as folder:
@@ -160,11 +174,11 @@ def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> 
                 ) as response:
                     # read before the next response
                     total += folder.write(name, iter(lambda: response.read(_BLOCK_BYTES), b""))
-    return f"{dest / 'logs'}  {format_bytes(total)}"
+    return PullResult("logs", dest / "logs", total)
 
 
-def _pull_metrics(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> str:
-    """Writes the points of all metrics and the samples of the resource usage as CSV. Returns "" without
+def _pull_metrics(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> PullResult | None:
+    """Writes the points of all metrics and the samples of the resource usage as CSV. Returns None without
     any."""
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     files = {
@@ -178,12 +192,12 @@ def _pull_metrics(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) 
     }
     total = 0
     if not any(files.values()):
-        return ""
+        return None
     with top.ensure_folder("metrics") as folder:
         for name, series in files.items():
             if series:
                 total += folder.write(name, _csv_lines(series))
-    return f"{dest / 'metrics'}  {format_bytes(total)}"
+    return PullResult("metrics", dest / "metrics", total)
 
 
 def _csv_lines(series: Mapping[str, api.SeriesOut]) -> Iterator[bytes]:
