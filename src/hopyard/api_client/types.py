@@ -397,8 +397,10 @@ class FetchIn(TypedDict):
 
 
 class FileOut(TypedDict):
-    """A file that the run wrote. path: relative to the working folder of this rank."""
+    """A file that the run wrote. path: relative to the working folder of this rank. encoded: whether the
+    path is percent-encoded, because it is not UTF-8, or holds control characters or a backslash."""
 
+    encoded: NotRequired[bool]
     modified_at: str
     path: str
     rank: int
@@ -1116,11 +1118,15 @@ class RunsOut(TypedDict):
 
 
 class SampleOut(TypedDict):
+    """read_bytes_per_s, write_bytes_per_s: of disks; null in samples of older replicas."""
+
     cpu_percent: float | None
     gpus: list[GpuOut]
     memory_bytes: int
     rank: int
+    read_bytes_per_s: NotRequired[float | None]
     t: float
+    write_bytes_per_s: NotRequired[float | None]
 
 
 class ScriptOption(TypedDict):
