@@ -25,6 +25,11 @@ HOOKS: dict[str, tuple[str, ...]] = {
         f"{package}.trainer.connectors.logger_connector.logger_connector": ("trainer_logs",)
         for package in ("lightning.pytorch", "pytorch_lightning")
     },
+    **{
+        f"{package}.loggers.{module}": ("trainer_params",)
+        for package in ("lightning.pytorch", "pytorch_lightning")
+        for module in ("csv_logs", "tensorboard")
+    },
 }
 # The same for hooks that observe parameters. They are registered only where the run has any.
 PARAM_HOOKS: dict[str, tuple[str, ...]] = {

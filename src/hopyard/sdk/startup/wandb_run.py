@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 
 from .import_hooks import call_guarded
@@ -71,7 +72,7 @@ def _end_offline(key: Any) -> None:
 
 
 def _extend_run(run_class: Any) -> None:
-    log, finish = run_class.log, run_class.finish
+    create, log, finish = run_class.__init__, run_class.log, run_class.finish
 
     def log_and_record(self: Any, data: Any, step: Any = None, *arguments: Any, **options: Any) -> Any:
         number = self.step if step is None else step
@@ -83,11 +84,15 @@ def _extend_run(run_class: Any) -> None:
 
     def finish_and_record(self: Any, *arguments: Any, **options: Any) -> Any:
         _record_config(self)
-        result = finish(self, *arguments, **options)
-        call_guarded("the log of wandb", _copy_linked_log, self.settings.log_dir)
-        return result
+        return finish(self, *arguments, **options)
+
+    def create_and_remember(self: Any, *arguments: Any, **options: Any) -> None:
+        create(self, *arguments, **options)
+        call_guarded("the log of wandb", _log_folders.append, self.settings.log_dir)
 
     run_class.log, run_class.finish = log_and_record, finish_and_record
+    run_class.__init__ = create_and_remember
+    atexit.register(_copy_linked_logs)  # after the end of its runs, which wandb registers later
 
 
 def _record_config(run: Any) -> None:
@@ -108,6 +113,11 @@ def _prefix(run: Any) -> str:
     return run_prefix("wandb", run.id, run.name if run.offline else "")
 
 
+def _copy_linked_logs() -> None:
+    for folder in _log_folders:
+        call_guarded("the log of wandb", _copy_linked_log, folder)
+
+
 def _copy_linked_log(folder: str) -> None:
     """Replaces the link to a log in the user's cache by a copy, since the outputs of a run contain no file
     from outside of its folder."""
@@ -124,6 +134,7 @@ def _copy_linked_log(folder: str) -> None:
 
 
 _recorded: dict[str, dict[str, object]] = {}
+_log_folders: list[str] = []
 
 
 def _extend_summary(summary_class: Any) -> None:

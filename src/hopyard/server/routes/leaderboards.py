@@ -19,7 +19,7 @@ from hopyard.errors import NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.services import Services
-from hopyard.tracking.best_values import best_results
+from hopyard.tracking.best_values import BestValues
 from hopyard.tracking.leaderboard import (
     MAX_RANKED_RUNS,
     Leaderboard,
@@ -80,6 +80,8 @@ class BoardOut(Struct, frozen=True):
 
 
 def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    best_values = BestValues(services.runs, services.streams)
+
     async def board(request: ApiRequest[BoardQuery, Empty]) -> BoardOut:
         """Rank the runs on a dataset, best first: by the requested metric, the metric of the dataset, the
         metric that most runs summarise, or the one that most runs log."""
@@ -88,7 +90,7 @@ def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if dataset is None:
             await services.datasets.versions(name, limit=1)  # raises NotFound with close names
             raise NotFound(f"there is no dataset `{name}`")
-        leaderboard = await _rank(services, dataset, request.query)
+        leaderboard = await _rank(services, best_values, dataset, request.query)
         ids = [row.run.id for row in leaderboard.rows]
         runs_by_id = {
             run.id: run
@@ -106,7 +108,9 @@ def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]
 
 
-async def _rank(services: Services, dataset: Dataset, query: BoardQuery) -> Leaderboard:
+async def _rank(
+    services: Services, best_values: BestValues, dataset: Dataset, query: BoardQuery
+) -> Leaderboard:
     """Reads the logged values only where they matter: they are much larger than the summaries."""
     metric, higher = query.metric or "", None if query.direction is None else query.direction is Goal.MAX
     runs = await services.runs.list_summaries(
@@ -124,9 +128,7 @@ async def _rank(services: Services, dataset: Dataset, query: BoardQuery) -> Lead
             if (result := last_result(run, metric) or default_result(run, metric)) is not None
         }
     elif query.value is ValueSource.BEST:
-        results = await best_results(
-            services.runs, services.streams, runs, metric, higher=is_higher_better(dataset, metric, higher)
-        )
+        results = await best_values.results(runs, metric, higher=is_higher_better(dataset, metric, higher))
     return rank_runs(dataset, runs, metric=metric, higher=higher, results=results, limit=query.limit)
 
 
