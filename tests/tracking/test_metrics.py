@@ -70,3 +70,24 @@ def test_script_that_resumes_from_its_own_checkpoint_continues_its_curve(tmp_pat
         return list(zip(series.steps, series.values, strict=True))
 
     assert asyncio.run(scenario()) == [(0, 0.0), (1, 0.1), (2, 1.2), (3, 1.3), (4, 2.4)]
+
+
+def test_names_may_be_patterns(tmp_path: Path) -> None:
+    names = ("a/x", "a/y", "b*c", "bbc")
+
+    async def scenario(*selected: str, limit: int | None = None) -> list[str]:
+        streams = FolderStreams(tmp_path)
+        data = b"".join(
+            pack_definition(name) + pack_point(POINT, series_id(name), 1, 1.0, 0.5) for name in names
+        )
+        await streams.append(ATTEMPT, 0, [Segment("metrics", 0, data)])
+        view = RunHistory(RUN, VisibleStreams((ATTEMPT,), {}))
+        series = await read_series(streams, view, names=selected, limit=limit)
+        await streams.close()
+        return list(series)
+
+    assert asyncio.run(scenario("a/*")) == ["a/x", "a/y"]
+    assert asyncio.run(scenario("*y", "bbc")) == ["a/y", "bbc"]
+    assert asyncio.run(scenario("b*c")) == ["b*c", "bbc"]
+    assert asyncio.run(scenario("*", limit=2)) == ["a/x", "a/y"]
+    assert asyncio.run(scenario("a.x")) == []

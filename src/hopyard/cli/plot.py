@@ -23,6 +23,7 @@ from hopyard.client.run_lookup import get_run
 from hopyard.client.system_usage import SYSTEM_PREFIX, load_system_series
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.metric_values import MetricValue, decode_value
+from hopyard.domain.name_pattern import compile_name_pattern
 from hopyard.domain.text import escape
 from hopyard.errors import NotFound, SpecError, UsageError
 
@@ -35,7 +36,7 @@ _SPLIT_PREFIX = re.compile(
 )
 _MAX_CHARTS = 6
 _MAX_POINTS = 2000
-_MAX_SERIES = 200  # of a run, when no metric is named
+_MAX_SERIES = 200  # of a run, if its metrics are not named
 _MAX_NAMES, _MAX_HINTS = 30, 2000  # in a message
 # of a run's sentences about missing points of its curves
 _REPLICA_STREAM_PREFIXES = ("metrics of replica", "tensorboard of replica")
@@ -117,8 +118,10 @@ def plot(
 
     client = connect()
     runs = [get_run(client, name) for name in (ref, *others)]
-    max_series = None if metrics or as_json else _MAX_SERIES
-    series_by_run = {run["name"]: _load_series(client, run, metrics, rank, max_series) for run in runs}
+    max_series = max(_MAX_SERIES, len(metrics))
+    series_by_run = {
+        run["name"]: _load_series(client, run, metrics, rank, None if as_json else max_series) for run in runs
+    }
     if as_json:
         console.print_json(series_by_run)
         return
@@ -143,6 +146,8 @@ def plot(
                 ]
             )
         omitted = [chart.title for chart in charts[len(shown) :]]
+        if metrics and any(len(series) >= max_series for series in series_by_run.values()):
+            console.print_message(f"the first {max_series} metrics; a narrower pattern shows others")
         if omitted:
             total = max(len(run.get("latest") or ()) for run in runs)
             more = ", …" if len(omitted) > _MAX_NAMES or total > _MAX_SERIES else ""
@@ -159,9 +164,10 @@ def _load_series(
     client: Client, run: api.RunOut, metrics: tuple[str, ...], rank: int | None, max_series: int | None
 ) -> dict[str, api.SeriesOut]:
     # a request names several metrics with commas between them
-    plain = metrics and not any("*" in name or "," in name for name in metrics)
-    names = ",".join(metrics) if plain else None
-    patterns = {text: _compile_pattern(text) for text in metrics}
+    names = ",".join(metrics) if metrics and not any("," in name for name in metrics) else None
+    if metrics and names is None:
+        max_series = None
+    patterns = {text: compile_name_pattern(text) for text in metrics}
     usage = any(text.startswith(SYSTEM_PREFIX) for text in metrics)
     loaded = load_system_series(client, run, rank=rank) if usage else {}
     if not metrics or not all(text.startswith(SYSTEM_PREFIX) for text in metrics):
@@ -183,11 +189,6 @@ def _load_series(
             )
             raise NotFound(f"{run['name']} has no metric `{text}`", hints=hints)
     return series_by_name
-
-
-def _compile_pattern(text: str) -> re.Pattern[str]:
-    """Compiles a text in which `*` matches any text, and each other character itself."""
-    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
 
 
 def run_titles(runs: Sequence[api.RunOut]) -> dict[str, str]:

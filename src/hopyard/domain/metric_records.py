@@ -26,6 +26,7 @@ _POINT = struct.Struct("<BQqdd")
 _DEFINITION = struct.Struct("<BQH")
 POINT_BYTES = _POINT.size
 _SCAN_RECORDS = 4096  # records scanned together for their kind
+_MIN_SCAN_RECORDS = 16  # of a new series each point follows its definition
 MAX_NAME_BYTES = 1024
 MAX_RECORD_BYTES = _DEFINITION.size + MAX_NAME_BYTES
 pack_point = _POINT.pack  # pack_point(POINT, series, step, time, value)
@@ -138,10 +139,11 @@ def _read_definition(data: bytes | memoryview, at: int, names: dict[int, str]) -
 
 def _count_points(view: memoryview, at: int) -> int:
     """Returns the number of complete points in a row from `at`."""
-    count = 0
+    count, scan = 0, _MIN_SCAN_RECORDS
     total = (len(view) - at) // POINT_BYTES
     while count < total:
-        scanned = min(_SCAN_RECORDS, total - count)
+        scanned = min(scan, total - count)
+        scan = min(2 * scan, _SCAN_RECORDS)
         begin = at + count * POINT_BYTES
         kinds = bytes(view[begin : begin + scanned * POINT_BYTES : POINT_BYTES])
         matching = scanned - len(kinds.lstrip(b"\x02"))

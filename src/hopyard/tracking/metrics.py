@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from array import array
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hopyard.domain.metric_records import NO_STEP, POINT_BYTES, read_point_blocks, step_after
+from hopyard.domain.name_pattern import compile_name_pattern
 from hopyard.domain.stream_limits import METRIC_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
@@ -42,9 +44,16 @@ class _SeriesSelection:
     """The series of one rank while its streams are read: the first `limit` of the requested names, in
     alphabetical order."""
 
-    def __init__(self, requested: set[str] | None, after: str | None, limit: int | None) -> None:
+    def __init__(
+        self,
+        requested: set[str] | None,
+        after: str | None = None,
+        limit: int | None = None,
+        patterns: Sequence[re.Pattern[str]] = (),
+    ) -> None:
         self.series: dict[str, Series] = {}
         self._requested, self._after, self._limit = requested, after, limit
+        self._patterns = patterns
         self._selected: list[str] = []  # names of `series`, sorted
 
     def reader(self) -> _ColumnReader:
@@ -55,7 +64,7 @@ class _SeriesSelection:
         series = self.series.get(name)
         if (
             series is not None
-            or (self._requested is not None and name not in self._requested)
+            or not self._is_requested(name)
             or (self._after is not None and name <= self._after)
         ):
             return series
@@ -65,6 +74,11 @@ class _SeriesSelection:
             self.series.pop(self._selected.pop()).dropped = True
         insort(self._selected, name)
         return self.series.setdefault(name, Series())
+
+    def _is_requested(self, name: str) -> bool:
+        if self._requested is None or name in self._requested:
+            return True
+        return any(pattern.fullmatch(name) for pattern in self._patterns)
 
 
 class _ColumnReader:
@@ -115,21 +129,22 @@ async def read_series(
 ) -> dict[str, Series]:
     """Returns the metrics that users see, by name. Rolled-back parts are omitted.
 
-    names: only these. after, limit: only names after this one, and at most so many. rank: only the values of
-    this replica; None takes for each name the lowest rank that logged it. max_points: at most about so many
-    per series; each bucket keeps its minimum and maximum. All series are downsampled so that their total
-    never exceeds MAX_POINTS.
+    names: only these; `*` is any text. after, limit: only names after this one, and at most so many. rank:
+    only the values of this replica; None takes for each name the lowest rank that logged it. max_points: at
+    most about so many per series; each bucket keeps its minimum and maximum. All series are downsampled so
+    that their total never exceeds MAX_POINTS.
     A script that resumes from its own checkpoint continues the curves of the attempt before: points before
     the first step of the new attempt stay visible, as in TensorBoard.
     A point that was logged without a step gets the step after the previous one. A damaged stream is read up
     to the damage.
     """
     requested = None if names is None else set(names)
+    patterns = [compile_name_pattern(name) for name in requested or () if "*" in name]
     keys = await streams.list(history.run.id)
     ranks = sorted({key.rank for key in keys}) if rank is None else [rank]
     series_by_name: dict[str, Series] = {}
     for series_rank in ranks:
-        columns = _SeriesSelection(requested, after, limit)
+        columns = _SeriesSelection(requested, after, limit, patterns)
         for attempt in history.visible_streams.attempts:
             for stream in METRIC_STREAMS:
                 key = StreamKey(attempt, series_rank, stream)
@@ -142,7 +157,7 @@ async def read_series(
                         series_by_name,
                     )
         for attempt in reversed(history.visible_streams.restarted_attempts):
-            earlier = _SeriesSelection(set(columns.series), None, None)
+            earlier = _SeriesSelection(set(columns.series))
             for stream in METRIC_STREAMS:
                 key = StreamKey(attempt, series_rank, stream)
                 if key in keys:

@@ -90,7 +90,10 @@ class RawQuery(RequestModel):
 
 
 class MetricsQuery(RequestModel):
-    names: Annotated[_ListText, Meta(description="names, separated by commas; all when absent")] | None = None
+    names: (
+        Annotated[_ListText, Meta(description="names, separated by commas, `*` is any text; all when absent")]
+        | None
+    ) = None
     rank: _Rank | None = None
     max_points: _MaxPoints | None = None
     limit: Limit = MAX_ROWS
