@@ -395,6 +395,31 @@ def test_trial_stopped_by_hand_keeps_its_value() -> None:
     assert (view.trials["1"].state, view.trials["1"].best) == (TrialPhase.STOPPED, -5.0)
 
 
+def test_user_stops_a_trial_and_the_others_continue() -> None:
+    spec, listener, journal = study(trials=3, epochs=4), RecordingListener(), MemoryJournal()
+    trainer = FakeTrainer(loss, 1)
+
+    def stop_requests() -> set[TrialId]:
+        reports = [r for r in journal.of_kind("told") if r["report"]["trial"] == "1"]
+        return {TrialId("1"), TrialId("9")} if len(reports) >= 2 else set()
+
+    driver = StudyDriver(
+        spec,
+        build(spec, pytest.fail),
+        journal=journal,
+        past_records=[],
+        listener=listener,
+        is_stopping=lambda: False,
+        stop_requests=stop_requests,
+    )
+    assert driver.run(trainer)
+    phases = {trial: state.phase for trial, state in driver.state.trials.items()}
+    assert phases == {"0": TrialPhase.COMPLETED, "1": TrialPhase.STOPPED, "2": TrialPhase.COMPLETED}
+    assert journal.of_kind("told")[-1]["report"]["trial"] == "2"
+    assert [r["reason"] for r in journal.of_kind("told") if "reason" in r] == ["it was stopped by request"]
+    assert not journal.of_kind("failed") and not trainer.works
+
+
 def test_study_stopped_before_any_report_names_the_reason() -> None:
     spec = replace(study(trials=3), stop=StopRules(time_s=1.0))
     with pytest.raises(StudyFailed, match="every trial was stopped before it reported `loss`"):

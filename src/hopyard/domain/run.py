@@ -336,6 +336,7 @@ class RunEventKind(StrEnum):
     DAMAGED = "damaged"  # one of its checkpoints cannot be read
     TIME_LIMIT = "time-limit"  # its time limit is near
     UNREAD_PARAMS = "unread-params"  # given parameters that nothing read
+    STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name
 
 
@@ -346,6 +347,16 @@ class RunEvent:
     at: datetime
     kind: RunEventKind
     detail: str
+
+
+def stop_sentence(trial: str, user: str) -> str:
+    """Returns the detail of an event `STOP_TRIAL`."""
+    return f"trial {trial} is stopped by {user}"
+
+
+def trial_of_sentence(sentence: str) -> str:
+    """Returns the trial of `stop_sentence`."""
+    return sentence.split(" ", 2)[1]
 
 
 @dataclass(frozen=True, slots=True)

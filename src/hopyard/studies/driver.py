@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from hopyard.domain.ids import TrialId
@@ -66,7 +66,8 @@ class StudyListener(Protocol):
 
 class StudyDriver:
     """journal: of this attempt. past_records: all earlier records. is_stopping: returns whether to exit soon,
-    and resume later. elapsed_s: returns the seconds since the start of the study.
+    and resume later. elapsed_s: returns the seconds since the start of the study. stop_requests: returns the
+    trials that users have stopped.
 
     Raises Conflict if the searcher answers differently than before.
     """
@@ -81,7 +82,9 @@ class StudyDriver:
         listener: StudyListener,
         is_stopping: Callable[[], bool],
         elapsed_s: Callable[[], float] = lambda: 0.0,
+        stop_requests: Callable[[], Collection[TrialId]] = tuple,
     ) -> None:
+        self._stop_requests = stop_requests
         self._spec, self._searcher, self._journal, self._listener = spec, searcher, journal, listener
         self._is_stopping, self._elapsed_s = is_stopping, elapsed_s
         self.state = StudyState(spec.goal)
@@ -117,6 +120,7 @@ class StudyDriver:
                 return True
             for event in trainer.wait(TRAINER_WAIT_S):
                 self._handle_event(trainer, event)
+            self._stop_requested_trials(trainer)
             self._release_trials(trainer)
             self._listener.study_updated(self.state)
             self._check_first_trials()
@@ -340,6 +344,12 @@ class StudyDriver:
             else:
                 trainer.end(trial, keep_state=False)
         self._active_trials.clear()
+
+    def _stop_requested_trials(self, trainer: Trainer) -> None:
+        for trial in sorted(self._active_trials.intersection(self._stop_requests()), key=int):
+            trial_state = self.state.trials[trial]
+            if trial_state.phase is TrialPhase.TRAINING:
+                self._stop_trial(trainer, trial_state, "it was stopped by request", trial_state.value)
 
     def _stop_rule_reason(self) -> str:
         """Returns the stop rule that holds, as a text; "" for none."""

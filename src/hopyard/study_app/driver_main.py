@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hopyard.api_client.run_access import read_run_access
 from hopyard.config.schemas.study_json import study_to_json
 from hopyard.domain.study import CONTINUE_EXIT_CODE, Parallel
 from hopyard.errors import Forbidden, HopyardError, StorageFull, StudyFailed, WorkersLost
@@ -27,6 +28,7 @@ from hopyard.studies.mirrors.mirror import create_mirrors
 from hopyard.studies.peer_exits import PeerExits
 from hopyard.studies.process_context import ProcessContext, load_process_context
 from hopyard.studies.server_api import StudyApi
+from hopyard.studies.stop_requests import StopRequests
 from hopyard.studies.study_reporter import StudyReporter
 from hopyard.studies.trainer import Trainer, TrainerContext
 from hopyard.trainables.load import load_attribute
@@ -97,6 +99,11 @@ class _StudyProcess:
             default=context.restored_step or 0,
         )
         self._driver: StudyDriver | None = None
+        self._stop_requests = (
+            StopRequests(context.run, read_run_access(context.replica_dir))
+            if context.spec.parallel is Parallel.MOP
+            else None
+        )
         self._peer_exits = PeerExits(context.gang_dir, context.rank)
 
     def run(self) -> bool:
@@ -125,6 +132,7 @@ class _StudyProcess:
             listener=reporter,
             is_stopping=self._is_stopping,
             elapsed_s=lambda: max(0.0, time.time() - self._started_at),
+            stop_requests=lambda: () if self._stop_requests is None else self._stop_requests.trials,
         )
         trainer = self._trainer()
         completed = False
@@ -135,6 +143,8 @@ class _StudyProcess:
             reporter.close(driver.state, completed=completed)
             mirrors.close()
             self._api.close()
+            if self._stop_requests is not None:
+                self._stop_requests.close()
         return completed
 
     def should_retry(self, error: WorkersLost) -> bool:

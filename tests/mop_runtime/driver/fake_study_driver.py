@@ -52,6 +52,7 @@ def make_spec(settings: Mapping[str, Any]) -> StudySpec:
         concurrent=settings.get("concurrent", 0),
         max_epochs=9,
         seed=7,
+        retry_errors=settings.get("retry_errors", 0),
         mop=mop,
     )
 

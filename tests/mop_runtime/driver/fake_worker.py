@@ -61,6 +61,7 @@ class FakeWorker:
         self.orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.waiting: list[UnitCommand] = []
         self.cancelled: set[str] = set()
+        self.failed_trials: set[str] = set()
         self.openings: list[OpenPartitions] = []
         self.train: tuple[int, ...] = ()
         self.validation: tuple[int, ...] = ()
@@ -182,6 +183,9 @@ class FakeWorker:
                 return
             if order.params.get("fails_in") == order.epoch and isinstance(order, TrainUnit):
                 raise ZeroDivisionError("the user's own mistake")
+            if order.params.get("fails_once") == order.epoch and order.trial not in self.failed_trials:
+                self.failed_trials.add(order.trial)
+                raise ZeroDivisionError("a passing fault")
             state = self.load_state(order)
             started_at = time.time()
             time.sleep(self.settings.get("unit_s", 0.0) * float(order.params.get("cost", 1.0)))

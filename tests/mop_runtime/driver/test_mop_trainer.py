@@ -81,7 +81,8 @@ def test_unneeded_states_are_dropped(tmp_path: Path) -> None:
 
 
 def test_failed_trial_ends_alone(tmp_path: Path) -> None:
-    with Cluster(tmp_path, [({}, 2), ({"fails_in": 1}, 2), ({}, 2)]) as cluster:
+    trials: list[tuple[dict[str, Any], int]] = [({}, 2), ({"fails_in": 1}, 2), ({"fails_once": 1}, 2)]
+    with Cluster(tmp_path, trials, retry_errors=3) as cluster:  # each of the three workers fails once
         cluster.start().finish()
         over = {record["trial"]: record["error"] for record in cluster.records_of_kind("fake-end")}
         assert over["0"] == over["2"] == ""

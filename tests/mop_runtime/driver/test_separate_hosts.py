@@ -166,7 +166,7 @@ def test_trial_that_kills_its_workers_fails_with_its_states_lost(tmp_path: Path)
             return bool(cluster.records_of_kind("fake-end"))
 
         cluster.wait_until(is_over, 60)
-        assert "was lost 3 times in the same unit" in cluster.records_of_kind("fake-end")[0]["error"]
+        assert "was lost 4 times in the same unit" in cluster.records_of_kind("fake-end")[0]["error"]
 
 
 def test_request_without_state_name_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
+from hopyard.studies.stop_requests import stopped_trials
 from tests.server.api_server import UNTIL_KILLED, ApiServer, role, run_scenario
 
 TRIAL = {"project": "p", "roles": [role()]}
@@ -360,6 +361,25 @@ def test_ended_study_continues_in_a_new_run(tmp_path: Path) -> None:
                 "message"
             ]
         )
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_user_requests_the_end_of_a_trial_that_hops(tmp_path: Path) -> None:
+    plan = {"parts": 1, "validation": 0.2}
+    mop = {"trainable": "t.py:T", "workers": 1, "dataset": "d", "partitions": plan}
+    hops = {**STUDY, "parallel": "mop", "trial": None, "mop": mop}
+
+    async def scenario(api: ApiServer) -> None:
+        await api.push_dataset("d")
+        study = await api.start_run(study=hops, datasets=[{"name": "d"}])
+        path = f"/runs/{study['id']}"
+        assert (await api.request("POST", f"{path}/stop", {"trial": "7"}))["phase"] == study["phase"]
+        events = (await api.request("GET", f"{path}/events", token=api.run_token(study)))["events"]
+        assert stopped_trials(events) == {"7"}
+        await api.request("POST", f"{path}/stop", {"trial": "x"}, status=422)
+        other = await api.start_run(study=STUDY)
+        await api.request("POST", f"/runs/{other['id']}/stop", {"trial": "7"}, status=400)
 
     run_scenario(tmp_path, scenario)
 

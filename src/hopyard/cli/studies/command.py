@@ -363,14 +363,17 @@ def stop_search(ref: str, trial: str | None, as_json: bool) -> None:
         stopped = client.stop_run(study["id"], {})
     else:
         selected = find_trial(study, view, trial)
-        if get_study_spec(study)["parallel"] == "mop":
-            raise SpecError(
-                f"the trials of {study['name']} share workers, so one of them cannot be stopped",
-                hints=(f"stop the study with `hop stop {study['name']}`",),
-            )
-        if not selected.run or selected.state not in ("training", "paused"):
+        if selected.state not in ("training", "paused"):
             raise SpecError(f"trial {trial} of {study['name']} does not train: it is {selected.state}")
-        stopped = client.stop_run(selected.run, {})
+        if get_study_spec(study)["parallel"] == "mop":
+            stopped = client.stop_run(study["id"], {"trial": selected.id})
+            if not as_json:
+                console.print_line(f"{stopped['name']}  trial {selected.id} stops, the study continues")
+                return
+        elif selected.run:
+            stopped = client.stop_run(selected.run, {})
+        else:
+            raise SpecError(f"trial {trial} of {study['name']} has no run yet")
     if as_json:
         console.print_json(stopped)
     else:

@@ -73,6 +73,8 @@ STUDY_KEYS = (
     "concurrent",
     *BUDGET_KEYS,
     "max_failures",
+    "retries",
+    "retry_errors",
     "points",
     "stop",
     "seed",
@@ -86,8 +88,6 @@ TRIAL_KEYS = (
     "roles",
     "budget_param",
     "replicas",
-    "retries",
-    "retry_errors",
 )
 ROLE_KEYS = ("resources", "pool", "labels")
 MOP_KEYS = (

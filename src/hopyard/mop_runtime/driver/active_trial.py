@@ -20,7 +20,7 @@ class ActiveTrial:
     reported one on. reported_epoch: the last epoch that was reported. replay_order: the partitions to visit
     next, so that lost hops are repeated in their order. worker_losses: how often the worker of a unit was
     lost, by epoch and partitions. missing_state_counts: how often no worker had the start state of a unit,
-    likewise.
+    likewise. error_count: how often its code has failed.
     """
 
     trial: TrialId
@@ -33,6 +33,7 @@ class ActiveTrial:
     replay_order: tuple[PartitionId, ...] = ()
     worker_losses: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
     missing_state_counts: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
+    error_count: int = 0
     has_reached_budget: bool = False
 
     @property

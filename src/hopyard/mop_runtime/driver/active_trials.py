@@ -247,6 +247,18 @@ class ActiveTrials:
         self._journal.write("left", trial=trial, state=state, epoch=epoch)
         self._drop_trial(trial, {state})
 
+    def retry_after_error(self, trial: TrialId, error: str, *, limit: int) -> bool:
+        """Counts an error of the trial's code. Returns whether its unit is repeated."""
+        training = self._by_id.get(trial)
+        if training is None or training.error_count >= limit:
+            return False
+        training.error_count += 1
+        self._context.log_message(
+            f"trial {trial} failed: {error.strip().splitlines()[-1] if error.strip() else 'no reason'}; "
+            f"retry {training.error_count} of {limit}"
+        )
+        return True
+
     def fail(self, trial: TrialId, error: str, traceback: str = "") -> None:
         if trial in self._by_id:
             earlier = [event for event in self.trainer_events if event.trial == trial]
@@ -265,9 +277,11 @@ class ActiveTrials:
                 TrialWork(trial, training.params, training.budget, training.reported_epoch, is_resumed=True)
             )
             # otherwise it could be rolled back for ever
-            self._by_id[trial].worker_losses, self._by_id[trial].missing_state_counts = (
+            resumed = self._by_id[trial]
+            resumed.worker_losses, resumed.missing_state_counts, resumed.error_count = (
                 training.worker_losses,
                 training.missing_state_counts,
+                training.error_count,
             )
 
     def roll_back_unavailable(self) -> None:

@@ -160,6 +160,8 @@ class MopTrainer:
             self._stragglers,
             names,
             has_validation=self._has_validation,
+            retries=context.spec.retries,
+            retry_errors=context.spec.retry_errors,
         )
         # states of an earlier driver: their workers may be gone
         self._undigested_at_start = self._journal.index.undigested_count

@@ -31,7 +31,6 @@ from hopyard.mop_runtime.messages import (
 from hopyard.mop_runtime.transport.driver_server import DriverServerEvent, StateReceived, StateRequested
 
 _MAX_GROUP_FAILURES = 5  # failed groups in a row: their members cannot reach each other
-_MAX_WORKER_LOSSES = 3  # losses of workers in the same unit before the trial counts as the cause
 _MAX_MISSING_STATES = 5  # missing start states of the same unit before the trial fails
 
 
@@ -39,7 +38,9 @@ class WorkerMessages:
     """has_validation: whether there are validation partitions; otherwise states are evaluated on the training
     data. has_started: whether trials are trained yet. is_leaving: the final checkpoint is chosen, so hops
     that end now will be repeated. first_hello_at: `time.monotonic()` of the first hello.
-    supports_data_parallel: whether all workers' code can train in groups."""
+    supports_data_parallel: whether all workers' code can train in groups. retries: how often a unit is
+    repeated after the loss of its worker, before the trial counts as the cause. retry_errors: how often a
+    trial is repeated after an error of its code."""
 
     def __init__(
         self,
@@ -53,7 +54,10 @@ class WorkerMessages:
         unit_names: UnitNames,
         *,
         has_validation: bool,
+        retries: int,
+        retry_errors: int,
     ) -> None:
+        self._retries, self._retry_errors = retries, retry_errors
         self._journal, self._workers, self._state_locations, self._dispatcher, self._trials = (
             journal,
             workers,
@@ -199,14 +203,12 @@ class WorkerMessages:
             () if unit.stuck_s else unit.partitions,
         )  # a hanging unit hangs on any partition
         training.worker_losses[loss_key] += 1
-        if training.worker_losses[loss_key] >= _MAX_WORKER_LOSSES:
-            reason = (
-                f"the worker that trained it was lost {_MAX_WORKER_LOSSES} times in the same unit (out "
-                "of memory?)"
-            )
+        losses = training.worker_losses[loss_key]
+        if losses > self._retries:
+            reason = f"the worker that trained it was lost {losses} times in the same unit (out of memory?)"
             if unit.stuck_s:
                 reason = (
-                    f"the worker that trained it was ended {_MAX_WORKER_LOSSES} times in epoch "
+                    f"the worker that trained it was ended {losses} times in epoch "
                     f"{unit.epoch + 1}, the last time after {unit.stuck_s:.0f} s on one unit: "
                     "it hangs, or `unit_timeout` is too short"
                 )
@@ -323,7 +325,10 @@ class WorkerMessages:
             self._workers.reopen(worker)
         trial = unit.trial if unit is not None else orphan.in_progress.trial if orphan is not None else None
         if trial is not None and failure.kind in ("code", "memory"):
-            self._trials.fail(trial, failure.error, failure.traceback)
+            if not self._trials.retry_after_error(trial, failure.error, limit=self._retry_errors):
+                self._trials.fail(trial, failure.error, failure.traceback)
+            elif unit is not None:
+                self._retry_unit(unit)
         elif unit is not None:
             if failure.kind == "state" and unit.is_measurement:
                 # which one is not known; without all of them, the state is evaluated again

@@ -33,7 +33,16 @@ from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
 from hopyard.domain.param_format import names_of_sentence
-from hopyard.domain.run import Attempt, RoleSpec, Run, RunEvent, RunEventKind, RunPhase, RunSpec
+from hopyard.domain.run import (
+    Attempt,
+    RoleSpec,
+    Run,
+    RunEvent,
+    RunEventKind,
+    RunPhase,
+    RunSpec,
+    stop_sentence,
+)
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.server.audit import STOP_ACTION
 from hopyard.server.authentication import Caller
@@ -147,11 +156,13 @@ class UpdatedOut(Struct, frozen=True):
 class StopIn(RequestModel):
     """at_safe_point: a script that has safe points exits at its next one, with a checkpoint. signal: what the
     processes get first, in place of SIGTERM. INT, HUP and QUIT go to the whole process group, as from a
-    terminal; the others to the process that the command started."""
+    terminal; the others to the process that the command started. trial: only this trial of a study, if its
+    trials hop between workers; the study continues."""
 
     grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
     at_safe_point: bool = False
     signal: Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] = "TERM"
+    trial: Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,8})$")] | None = None
 
 
 def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
@@ -259,13 +270,14 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         SIGKILL after the grace period. 403 unless the caller is the user of the run, administers its queue or
         an ancestor, owns the server, or is its study."""
         run_id = RunId(request.path["id"])
+        run = await services.runs.get(run_id)
         check_may_stop(
-            request.caller,
-            await services.runs.get(run_id),
-            await services.queue_cache.tree(),
-            owner=services.queue_cache.owner,
+            request.caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner
         )
         await check_current_study_attempt(request.caller, services.runs)
+        if request.body.trial is not None:
+            await _request_trial_stop(services, run, request.body.trial, request.caller.user)
+            return to_run_out(await with_readable_name(services.runs, run), request.caller)
         grace = timedelta(seconds=request.body.grace_s)
         body = request.body
         await services.controller.stop(
@@ -369,6 +381,20 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 _MIN_TIMESTAMP = 0.0
+
+
+async def _request_trial_stop(services: Services, run: Run, trial: str, user: str) -> None:
+    """Records the request for the driver of the study. Raises SpecError if the trials are runs, or there are
+    none; Conflict if the study has ended."""
+    if run.spec.study is None or run.spec.study.get("mop") is None:
+        raise SpecError(
+            f"trial: {run.name} has no trials that hop between workers",
+            hints=("stop the run of a trial instead: `hop stop RUN`",),
+        )
+    if run.phase.is_final:
+        raise Conflict(f"the study {run.name} has ended")
+    event = RunEvent(services.now(), RunEventKind.STOP_TRIAL, stop_sentence(trial, user))
+    await services.runs.record_event(run.id, event)
 
 
 async def _check_not_forked(services: Services, spec: RunSpec) -> None:
