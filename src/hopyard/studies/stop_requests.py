@@ -14,7 +14,7 @@ from hopyard.errors import HopyardError
 _POLL_INTERVAL_S = 2.0
 
 
-class StopRequests:
+class TrialStopRequests:
     """Reads the requests in a thread: a server that does not answer must not delay the driver."""
 
     def __init__(self, run: RunId, access: RunAccess) -> None:

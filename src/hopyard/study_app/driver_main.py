@@ -28,7 +28,7 @@ from hopyard.studies.mirrors.mirror import create_mirrors
 from hopyard.studies.peer_exits import PeerExits
 from hopyard.studies.process_context import ProcessContext, load_process_context
 from hopyard.studies.server_api import StudyApi
-from hopyard.studies.stop_requests import StopRequests
+from hopyard.studies.stop_requests import TrialStopRequests
 from hopyard.studies.study_reporter import StudyReporter
 from hopyard.studies.trainer import Trainer, TrainerContext
 from hopyard.trainables.load import load_attribute
@@ -100,7 +100,7 @@ class _StudyProcess:
         )
         self._driver: StudyDriver | None = None
         self._stop_requests = (
-            StopRequests(context.run, read_run_access(context.replica_dir))
+            TrialStopRequests(context.run, read_run_access(context.replica_dir))
             if context.spec.parallel is Parallel.MOP
             else None
         )
