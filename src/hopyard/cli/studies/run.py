@@ -65,6 +65,7 @@ def _build_file_request(file: Path, folder: Path, options: Mapping[str, Any]) ->
         study = replace(study, space=_fix_params(study.space, fixed))
     if options.get("label"):
         changes["label"] = check_label(check_name(options["label"], subject="--name"), subject="--name")
+        study = replace(study, name=changes["label"])
     trial = request.trial
     if trial is not None:
         inherited = {key: value for key, value in changes.items() if key != "label"}

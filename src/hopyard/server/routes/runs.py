@@ -26,6 +26,7 @@ from hopyard.config.schemas.fields import (
     Seconds,
     Text,
     Time,
+    full_match,
 )
 from hopyard.config.schemas.run_rules import check_new_run
 from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, SpecIn, to_run_spec
@@ -162,7 +163,7 @@ class StopIn(RequestModel):
     grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
     at_safe_point: bool = False
     signal: Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] = "TERM"
-    trial: Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,8})$")] | None = None
+    trial: Annotated[str, Meta(pattern=full_match("0|[1-9][0-9]{0,8}"))] | None = None
 
 
 def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
