@@ -32,7 +32,7 @@ Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
 Period = Literal["day", "month", "week"]
 RunEventKind = Literal[
-    "breached", "changed", "damaged", "preempted", "promised", "time-limit", "unread-params"
+    "breached", "changed", "damaged", "preempted", "promised", "stop-trial", "time-limit", "unread-params"
 ]
 RunPhase = Literal["cancelled", "failed", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]
@@ -1255,11 +1255,13 @@ class StatusOut(TypedDict):
 class StopIn(TypedDict):
     """at_safe_point: a script that has safe points exits at its next one, with a checkpoint. signal: what
     the processes get first, in place of SIGTERM. INT, HUP and QUIT go to the whole process group, as from
-    a terminal; the others to the process that the command started."""
+    a terminal; the others to the process that the command started. trial: only this trial of a study, if
+    its trials hop between workers; the study continues."""
 
     at_safe_point: NotRequired[bool]
     grace_s: NotRequired[float]
     signal: NotRequired[Literal["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"]]
+    trial: NotRequired[str | None]
 
 
 class StopRulesIn(TypedDict):
