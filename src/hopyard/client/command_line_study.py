@@ -23,6 +23,7 @@ FILE_KEYS = {
     **{name: name for name in ("metric", "mode", "searcher", "epochs", "steps", "concurrent", "project")},
     **{name: name for name in ("datasets", "env", "secrets", "tags", "requirements", "python", "time")},
     "metric_lines": "metric_lines",
+    "params_as": "params_as",
     **{name: f"resources.{name}" for name in ("cpus", "memory", "gpus", "gpu_memory")},
 }
 

@@ -305,6 +305,8 @@ def _check_names(names: Sequence[str], form: ParamFormat | None, notify: Notify,
         return
     if form.style is ParamStyle.ENV and form.options:
         _notify_unread_variables(names, form, notify)
+    if form.style is ParamStyle.HYDRA and form.options:
+        _notify_new_settings(names, form, notify)
     if form.style is ParamStyle.NOTEBOOK and form.options:
         _notify_undeclared(names, form, notify)
     unknown = [name for name in names if form.complete and form.find_option(name) is None]
@@ -374,6 +376,14 @@ def _notify_undeclared(names: Sequence[str], form: ParamFormat, notify: Notify) 
             notify(
                 f"hint: did you mean `{close[0]}`?" if close else f"hint: it has {', '.join(form.options)}"
             )
+
+
+def _notify_new_settings(names: Sequence[str], form: ParamFormat, notify: Notify) -> None:
+    unknown = [name for name in names if form.find_option(name) is None]
+    if unknown:
+        notify(f"warning: the settings of {form.script} have no {', '.join(unknown)}")
+        close = close_names(unknown[0], form.options, limit=1)
+        notify(f"hint: did you mean `{close[0]}`?" if close else f"hint: `-p +{unknown[0]}=…` adds a setting")
 
 
 def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:

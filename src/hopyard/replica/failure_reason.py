@@ -52,6 +52,7 @@ _OTHER_LANGUAGES = (
     re.compile(r"(?P<error>panic: .*)"),  # Go
     re.compile(r"(?P<error>ERROR: (?:LoadError: )?\S.*)"),  # Julia
     re.compile(r"(?P<error>Error in .* : \S.*)"),  # R
+    re.compile(r"(?P<error>Key '.*' is not in struct)"),  # a Hydra application without the setting
     re.compile(r"(?P<error>thread '.*' (?:\(\d+\) )?panicked at '.*)"),  # Rust before 1.73
 )
 _RUST_PANIC = re.compile(r"thread '.*' (?:\(\d+\) )?panicked at .*:\d+:\d+:")

@@ -19,6 +19,7 @@ from hopyard.domain.param_format import (
     SHELL_SOURCE,
     FilledCommand,
     ParamStyle,
+    ParamValue,
     fill_command,
     unread_names,
     unread_sentence,
@@ -60,8 +61,9 @@ def param_variables(launch: ReplicaLaunch, filled: FilledCommand) -> dict[str, s
 
 
 def write_param_file(launch: ReplicaLaunch, work: Path) -> None:
-    """Writes the parameters into the file of the working folder from which the script reads them. A name with
-    dots is a path of nested keys. Raises PrepareFailed for a file that is not a JSON object."""
+    """Writes the parameters into the file of the working folder from which the script reads them: YAML, TOML
+    or JSON, by its ending. A name with dots is a path of nested keys. Raises PrepareFailed for a file without
+    keys."""
     form = launch.param_format
     if form is None or form.style is not ParamStyle.FILE or not launch.params:
         return
@@ -69,26 +71,41 @@ def write_param_file(launch: ReplicaLaunch, work: Path) -> None:
     folder, file = os.path.split(os.path.join(top, form.file))
     try:
         folder = os.path.relpath(os.path.realpath(folder), top)
-        values = _read_object(work, os.path.relpath(os.path.realpath(os.path.join(top, form.file)), top))
-        for name, value in launch.params.items():
-            _set_nested(values, name, value)
+        old = _read_file(work, os.path.relpath(os.path.realpath(os.path.join(top, form.file)), top))
+        new = _changed_settings(form.file, old, launch.params)
         # the script of another replica may replace folders by links meanwhile
         with open_folder_below(work, _inner_path(folder)) as descriptor:
-            OpenFolder(descriptor).write(file, [json.dumps(values, indent=2).encode() + b"\n"])
+            OpenFolder(descriptor).write(file, [new])
     except (OSError, ValueError, RecursionError) as error:
         raise PrepareFailed(f"the parameters cannot be written into {form.file}: {error}") from error
 
 
-def _read_object(work: Path, path: str) -> dict[str, Any]:
-    """Returns the JSON object in a file; an empty one if the file is missing. Raises ValueError, OSError."""
+def _read_file(work: Path, path: str) -> bytes:
+    """Returns the content of a file; nothing if it is missing. Raises ValueError, OSError."""
     try:
         with os.fdopen(open_below(work, _inner_path(path), os.O_RDONLY), "rb") as file:
-            values = json.loads(file.read())
+            return file.read()
     except FileNotFoundError:
-        return {}
+        return b""
+
+
+def _changed_settings(name: str, old: bytes, params: Mapping[str, ParamValue]) -> bytes:
+    """Returns the content of a file of settings with these. Raises ValueError."""
+    ending = os.path.splitext(name)[1].lower()
+    if ending in (".yaml", ".yml"):
+        from hopyard.config.yaml_settings import change_yaml
+
+        return change_yaml(old.decode("utf-8-sig"), params).encode()
+    if ending == ".toml":
+        from hopyard.config.toml_settings import change_toml
+
+        return change_toml(old.decode("utf-8-sig"), params).encode()
+    values = json.loads(old) if old.strip() else {}
     if not isinstance(values, dict):
         raise ValueError("it is not an object")
-    return values
+    for key, value in params.items():
+        _set_nested(values, key, value)
+    return json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
 def _inner_path(path: str) -> str:

@@ -21,6 +21,7 @@ from hopyard.cli.options import (
     last_study_argument,
     memory_option,
     metric_line_option,
+    params_as_option,
     priority_option,
     queue_option,
     secret_option,
@@ -97,6 +98,7 @@ def search(ctx: click.Context) -> None:
     shell_complete=complete_dataset,
     help="A dataset that the script reads (repeatable).",
 )
+@params_as_option
 @env_option
 @secret_option
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")

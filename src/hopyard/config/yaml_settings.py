@@ -1,0 +1,140 @@
+"""Changes single settings in a YAML text. Comments, order, anchors and everything else remain."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hopyard.config.key_values import Value
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
+_ANCHOR = re.compile(r"&\S+\s+")
+_TAG = re.compile(r"!\S*\s+")
+_ALIAS = re.compile(r"\s*:\s*(\*[^\s,\[\]{}]+)")
+
+
+def change_yaml(text: str, params: Mapping[str, Value]) -> str:
+    """Returns the text with these settings. A name with dots is a path of nested keys, unless the text has
+    such a key. Raises ValueError."""
+    import yaml
+
+    try:
+        for name, value in params.items():
+            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            if root is None:
+                text = f"{text}{_line_end(text)}{_entry(name.split('.'), value)}\n"
+                continue
+            if not isinstance(root, yaml.MappingNode):
+                raise ValueError("it is not a mapping")
+            known = any(getattr(key, "value", None) == name for key, _ in root.value)
+            text = _set(text, root, [name] if known else name.split("."), value)
+        yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from error
+    return text
+
+
+def _set(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
+    import yaml
+
+    for depth, name in enumerate(path):
+        is_last = depth == len(path) - 1
+        found = _find(mapping, name)
+        if found is None:
+            return _insert(text, mapping, path[depth:], value)
+        key_end, node = found
+        is_alias = node.start_mark.index < key_end
+        if not is_last and isinstance(node, (yaml.MappingNode, yaml.SequenceNode)):
+            if is_alias:
+                raise ValueError(f"`{name}` is an alias, so a change would reach other settings")
+            mapping = node
+            continue
+        new = _format(value) if is_last else _flow(path[depth + 1 :], value)
+        if is_alias:
+            alias = _ALIAS.match(text, key_end)
+            if alias is None:
+                raise ValueError(f"`{name}` is an alias that cannot be changed")
+            return text[: alias.start(1)] + new + text[alias.end(1) :]
+        return _replace(text, node, new)
+    return text
+
+
+def _find(node: Any, name: str) -> tuple[int, Any] | None:
+    """Returns the end of a key, and the node of its value; of a list, the entry with this index."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        if name.isdecimal() and int(name) < len(node.value):
+            return node.start_mark.index, node.value[int(name)]
+        raise ValueError(f"`{name}` is not an entry of a list")
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value == name:
+            return key.end_mark.index, value
+    return None
+
+
+def _replace(text: str, node: Any, new: str) -> str:
+    import yaml
+
+    start, end = node.start_mark.index, _end(node)
+    kept = ""
+    while (found := _ANCHOR.match(text, start, end) or _TAG.match(text, start, end)) is not None:
+        kept += found[0] if found[0].startswith("&") else ""
+        start = found.end()
+    before = text[: node.start_mark.index]
+    if not isinstance(node, yaml.ScalarNode) and not node.flow_style:
+        new = f"  {new}"  # a list may begin in the column of its key, a scalar may not
+    space = "" if not before or before[-1].isspace() or before[-1] in "[{," else " "
+    line_end = "\n" if text[start:end].endswith("\n") else ""
+    return f"{before}{space}{kept}{new}{line_end}{text[end:]}"
+
+
+def _end(node: Any) -> int:
+    """Returns the end of a node without the comments behind it, which its mark includes."""
+    import yaml
+
+    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    parts = last if isinstance(last, tuple) else (last,)
+    return max(_end(part) for part in parts)
+
+
+def _insert(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
+    """Adds a key before the first one, where no comment or alias is in the way."""
+    if mapping.flow_style:
+        position = text.index("{", mapping.start_mark.index) + 1
+        separator = ", " if mapping.value else ""
+        return f"{text[:position]}{_entry(path, value)}{separator}{text[position:]}"
+    mark = mapping.value[0][0].start_mark
+    return f"{text[: mark.index]}{_entry(path, value)}\n{' ' * mark.column}{text[mark.index :]}"
+
+
+def _entry(path: Sequence[str], value: Value) -> str:
+    inner = _format(value) if len(path) == 1 else _flow(path[1:], value)
+    return f"{_format(path[0])}: {inner}"
+
+
+def _flow(path: Sequence[str], value: Value) -> str:
+    return f"{{{_entry(path, value)}}}"
+
+
+def _format(value: Value) -> str:
+    """Returns a scalar that YAML 1.1 and 1.2 read as this value: `1e-05` would be a text in YAML 1.1."""
+    import yaml
+
+    if isinstance(value, float):
+        digits, exponent, power = repr(value).partition("e")
+        return f"{digits}.0{exponent}{power}" if exponent and "." not in digits else repr(value)
+    if isinstance(value, str):
+        if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
+            return value
+        quoted = json.dumps(value, ensure_ascii=False)
+        return re.sub("[\x7f-\x9f\ufeff\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", quoted)
+    return json.dumps(value)
+
+
+def _line_end(text: str) -> str:
+    return "\n" if text and not text.endswith("\n") else ""
