@@ -13,8 +13,8 @@ from hopyard.config.key_values import Value
 
 _WORD = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _KEY = rf"{_WORD}(?:[ \t]*\.[ \t]*{_WORD})*"
-_ENTRY = re.compile(rf"[ \t]*({_KEY})[ \t]*=[ \t]*", re.ASCII)
-_HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?[ \t]*(?:#.*)?\r?\n?", re.ASCII)
+_ENTRY = re.compile(rf"^[ \t]*({_KEY})[ \t]*=[ \t]*", re.ASCII)
+_HEADER = re.compile(rf"^[ \t]*(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?[ \t]*(?:#.*)?\r?\n?", re.ASCII)
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
@@ -80,7 +80,8 @@ def _entries(text: str) -> Iterator[TomlEntry]:
     arrays: dict[tuple[str, ...], int] = {}
     position = 0
     while position < len(text):
-        if (header := _HEADER.match(text, position)) is not None:
+        rest = text[position:]
+        if (header := _HEADER.search(rest)) is not None:
             path: tuple[str, ...] = ()
             words = _words(header[2])
             for index, word in enumerate(words):
@@ -90,11 +91,12 @@ def _entries(text: str) -> Iterator[TomlEntry]:
                 if path in arrays:
                     path += (str(arrays[path]),)
             table = path
-            yield TomlEntry(table, header.start(), header.end(), is_header=True)
-            position = header.end()
-        elif (entry := _ENTRY.match(text, position)) is not None:
-            end = _value_end(text, entry.end())
-            yield TomlEntry((*table, *_words(entry[1])), entry.end(), end)
+            yield TomlEntry(table, position, position + header.end(), is_header=True)
+            position += header.end()
+        elif (entry := _ENTRY.search(rest)) is not None:
+            start = position + entry.end()
+            end = _value_end(text, start)
+            yield TomlEntry((*table, *_words(entry[1])), start, end)
             position = text.find("\n", end) + 1 or len(text)
         else:  # a comment, or an empty line
             position = text.find("\n", position) + 1 or len(text)

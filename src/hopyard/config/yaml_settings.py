@@ -10,9 +10,9 @@ from typing import Any
 from hopyard.config.key_values import Value
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
-_ANCHOR = re.compile(r"&\S+\s+")
-_TAG = re.compile(r"!\S*\s+")
-_ALIAS = re.compile(r"\s*:\s*(\*[^\s,\[\]{}]+)")
+_ANCHOR = re.compile(r"^&\S+\s+")
+_TAG = re.compile(r"^!\S*\s+")
+_ALIAS = re.compile(r"^\s*:\s*(\*[^\s,\[\]{}]+)")
 
 
 def change_yaml(text: str, params: Mapping[str, Value]) -> str:
@@ -53,10 +53,10 @@ def _set(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
             continue
         new = _format(value) if is_last else _flow(path[depth + 1 :], value)
         if is_alias:
-            alias = _ALIAS.match(text, key_end)
+            alias = _ALIAS.search(text[key_end:])
             if alias is None:
                 raise ValueError(f"`{name}` is an alias that cannot be changed")
-            return text[: alias.start(1)] + new + text[alias.end(1) :]
+            return text[: key_end + alias.start(1)] + new + text[key_end + alias.end(1) :]
         return _replace(text, node, new)
     return text
 
@@ -80,9 +80,9 @@ def _replace(text: str, node: Any, new: str) -> str:
 
     start, end = node.start_mark.index, _end(node)
     kept = ""
-    while (found := _ANCHOR.match(text, start, end) or _TAG.match(text, start, end)) is not None:
+    while (found := _ANCHOR.search(text[start:end]) or _TAG.search(text[start:end])) is not None:
         kept += found[0] if found[0].startswith("&") else ""
-        start = found.end()
+        start += found.end()
     before = text[: node.start_mark.index]
     if not isinstance(node, yaml.ScalarNode) and not node.flow_style:
         new = f"  {new}"  # a list may begin in the column of its key, a scalar may not
