@@ -29,6 +29,19 @@ class Args:
     sizes: tuple[int, ...] = (1,)
 args = tyro.cli(Args)
 """
+PYRALLIS = """
+from dataclasses import dataclass, field
+import pyrallis
+@dataclass
+class Optim:
+    lr_rate: float = 0.1
+@dataclass
+class Config:
+    use_amp: bool = False
+    optim: Optim = field(default_factory=Optim)
+@pyrallis.wrap()
+def main(config: Config): ...
+"""
 HF = """
 from dataclasses import dataclass
 from transformers import HfArgumentParser, TrainingArguments
@@ -50,6 +63,18 @@ SCRIPTS: dict[str, tuple[str, str, dict[str, str | int | bool], str]] = {
         "tyro in s.py",
         {"optim.lr_rate": 1, "use_amp": False, "sizes": "1,2"},
         "--optim.lr-rate 1 --no-use-amp --sizes 1 2",
+    ),
+    "pyrallis": (
+        PYRALLIS,
+        "pyrallis in s.py",
+        {"optim.lr_rate": 1, "use_amp": False},
+        "--optim.lr_rate 1 --use_amp False",
+    ),
+    "pyrallis parse": (
+        PYRALLIS.replace("@pyrallis.wrap()", "pyrallis.parse(config_class=Config)"),
+        "pyrallis in s.py",
+        {"optim.lr_rate": 1},
+        "--optim.lr_rate 1",
     ),
     "hf": (
         HF,

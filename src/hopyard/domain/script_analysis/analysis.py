@@ -133,6 +133,7 @@ _DETECTORS: tuple[Detector, ...] = (
         _by_source,
         (
             typed_options.find_tyro,
+            typed_options.find_pyrallis,
             typed_options.find_hf_arguments,
             signature_options.find_typer,
             argument_calls.find_click,

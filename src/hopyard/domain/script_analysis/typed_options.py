@@ -1,5 +1,5 @@
 """Options that a script declares by the fields of a dataclass or the parameters of a function: tyro,
-HfArgumentParser, Fire."""
+pyrallis, HfArgumentParser, Fire."""
 
 from __future__ import annotations
 
@@ -50,6 +50,48 @@ def _add_tyro(
             options[path] = ScriptOption(word, OptionKind.FLAG, f"--{parent}{dot}no-{last}")
         else:
             options[path] = ScriptOption(word, _kind(field.type), numeric=field.type in ("int", "float"))
+    return complete
+
+
+def find_pyrallis(sources: list[SourceTree]) -> ParamFormat | None:
+    """Returns the options of `@pyrallis.wrap()`, whose function takes a dataclass, or of `pyrallis.parse`.
+    Nested dataclasses have names with dots; each option takes a value, flags too. Draccus has the same."""
+    for library in ("pyrallis", "draccus"):
+        for source, name in _pyrallis_classes(sources, library):
+            options = {"config_path": ScriptOption("--config_path")}
+            complete = _add_pyrallis(options, sources, name, "", 0)
+            return ParamFormat(
+                ParamStyle.ARGS, f"{library} in {source.path}", options=options, complete=complete
+            )
+    return None
+
+
+def _pyrallis_classes(sources: list[SourceTree], library: str) -> Iterator[tuple[SourceTree, str]]:
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef) and any(
+                isinstance(each, ast.Call) and source.resolve(each.func) == f"{library}.wrap"
+                for each in node.decorator_list
+            ):
+                yield source, (_fields(node) or [TypedField("", "", required=True)])[0].type
+    for source, call in _calls(sources, f"{library}.parse"):
+        given = [each.value for each in call.keywords if each.arg == "config_class"] or call.args
+        yield source, ast.unparse(given[0]) if given else ""
+
+
+def _add_pyrallis(
+    options: dict[str, ScriptOption], sources: list[SourceTree], name: str, prefix: str, depth: int
+) -> bool:
+    definition = find_definition(sources, name)
+    if not isinstance(definition, ast.ClassDef) or depth > _MAX_DEPTH:
+        return False
+    complete = not definition.bases
+    for field in _fields(definition):
+        path = prefix + field.name
+        if isinstance(find_definition(sources, field.type), ast.ClassDef):
+            complete &= _add_pyrallis(options, sources, field.type, f"{path}.", depth + 1)
+        else:
+            options[path] = ScriptOption(f"--{path}", numeric=field.type in ("int", "float"))
     return complete
 
 
