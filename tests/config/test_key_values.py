@@ -35,6 +35,8 @@ def test_value_round_trips(value: str | int | float | bool | None) -> None:
         ("true", True),
         ("False", False),
         ("null", None),
+        ("None", None),
+        ("none", "none"),
         ("adam", "adam"),
         ("'1'", "1"),
         ("'x'", "'x'"),

@@ -25,7 +25,6 @@ _WORD_VALUES: dict[str, Value] = {
     "False": False,
     "null": None,
     "None": None,
-    "none": None,
 }
 
 

@@ -54,7 +54,7 @@ def _add_tyro(
 
 
 def find_pyrallis(sources: list[SourceTree]) -> ParamFormat | None:
-    """Returns the options of `@pyrallis.wrap()`, whose function takes a dataclass, or of `pyrallis.parse`.
+    """Returns the options of the dataclass that `@pyrallis.wrap()` or `pyrallis.parse` names.
     Nested dataclasses have names with dots; each option takes a value, flags too. Draccus has the same."""
     for library in ("pyrallis", "draccus"):
         for source, name in _pyrallis_classes(sources, library):
