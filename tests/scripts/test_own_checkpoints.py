@@ -25,6 +25,7 @@ while epoch < 6:
     scratch = state.with_suffix(".new")
     scratch.write_text(json.dumps({"epoch": epoch}))
     scratch.rename(state)
+    pathlib.Path(os.environ["HOPYARD_RUN_DIR"], "newest.txt").write_text(str(epoch))
     if epoch in (1, 3):
         print("epoch", epoch, "pid", os.getpid(), flush=True)
         time.sleep(600)
@@ -81,5 +82,8 @@ def test_own_checkpoints_survive_kill_and_resume(home: Path, tmp_path: Path) -> 
     forked = shell.hop("fork", second, "--files")
     assert forked.code == 0, forked.stderr_text
     assert forked.text.splitlines() == ["begins at 4", "done"]
+    assert shell.hop("files", "last", "--run-dir", "newest.txt", "-o", "-").text == "5"
+    assert shell.hop("pull", "last", "got").code == 0
+    assert (shell.folder / "got/run-dir/newest.txt").read_text() == "5"
     refused = shell.hop("resume", "last")
     assert refused.code != 0 and "has succeeded" in refused.stderr_text

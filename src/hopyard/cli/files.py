@@ -40,8 +40,15 @@ _HINT_NAMES = 5
     help="Fetch instead of listing: a file to the file DEST, several into the folder DEST; - prints it.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option(
+    "--run-dir",
+    is_flag=True,
+    help="The files of $HOPYARD_RUN_DIR, as stored last, not of the working folder.",
+)
 @json_option
-def files(ref: str, patterns: tuple[str, ...], output: str | None, force: bool, as_json: bool) -> None:
+def files(
+    ref: str, patterns: tuple[str, ...], output: str | None, force: bool, run_dir: bool, as_json: bool
+) -> None:
     """List the files that RUN wrote, or fetch them with -o; also while the run is live.
 
     PATH is a file, a folder or a glob; a PATH with `!` excludes. `*` is any text.
@@ -50,9 +57,10 @@ def files(ref: str, patterns: tuple[str, ...], output: str | None, force: bool, 
 
     client = connect()
     run = client.get_run(get_run(client, ref)["id"])
-    found = list_run_files(client, run, patterns)
+    found = list_run_files(client, run, patterns, is_run_dir=run_dir)
     if patterns and not found:
-        raise NotFound(f"{run['name']} has no file {_pattern_text(patterns)}", hints=_name_hints(client, run))
+        hints = _name_hints(list_run_files(client, run, is_run_dir=run_dir))
+        raise NotFound(f"{run['name']} has no file {_pattern_text(patterns)}", hints=hints)
     if output is not None:
         _fetch(client, run, found, patterns, output, force=force)
     elif as_json:
@@ -67,8 +75,8 @@ def _pattern_text(patterns: tuple[str, ...]) -> str:
     return " ".join(f"`{escape(pattern)}`" for pattern in patterns)
 
 
-def _name_hints(client: Client, run: api.RunOut) -> tuple[str, ...]:
-    every = [escape(file.path) for file in list_run_files(client, run)]
+def _name_hints(files: list[RunFile]) -> tuple[str, ...]:
+    every = [escape(file.path) for file in files]
     if not every:
         return ("it has written no file",)
     more = f" and {len(every) - _HINT_NAMES} more" if len(every) > _HINT_NAMES else ""

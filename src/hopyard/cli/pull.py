@@ -20,6 +20,7 @@ from hopyard.errors import SpecError
 @click.option("--code", is_flag=True, help="The code as it was run.")
 @click.option("--checkpoint", is_flag=True, help="The newest checkpoint, or the one of --step.")
 @click.option("--files", is_flag=True, help="Files that the run made or changed in its folder.")
+@click.option("--run-dir", is_flag=True, help="The files of its $HOPYARD_RUN_DIR.")
 @click.option("--logs", is_flag=True, help="Its stdout and stderr.")
 @click.option("--metrics", is_flag=True, help="Its metrics and its resource usage, as CSV.")
 @click.option(
@@ -37,6 +38,7 @@ def pull(
     code: bool,
     checkpoint: bool,
     files: bool,
+    run_dir: bool,
     logs: bool,
     metrics: bool,
     step: str | None,
@@ -59,6 +61,7 @@ def pull(
         "code": code,
         "checkpoint": checkpoint or choice is not None,
         "files": files,
+        "run-dir": run_dir,
         "logs": logs,
         "metrics": metrics,
     }

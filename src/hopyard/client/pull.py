@@ -25,7 +25,7 @@ from hopyard.errors import SpecError
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-PARTS = ("code", "checkpoint", "files", "logs", "metrics")
+PARTS = ("code", "checkpoint", "files", "run-dir", "logs", "metrics")
 _BLOCK_BYTES = 1024 * 1024
 _IGNORE_FILE_TEXT = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
 
@@ -132,6 +132,8 @@ def _pull_part(
     """Downloads one part; returns None where the run has no such part."""
     if part == "logs":
         return _pull_logs(client, run, dest, top)
+    if part == "run-dir":
+        return _pull_run_dir(client, run, dest / part, on_progress)
     if part == "metrics":
         return _pull_metrics(client, run, dest, top)
     trees = {
@@ -160,6 +162,18 @@ def _encoded_files(client: Client, run: api.RunOut) -> list[RunFile]:
     """Returns the files of an ended run if some have names that only this machine's file system may hold."""
     files = list_run_files(client, run)
     return files if any(file.encoded for file in files) else []
+
+
+def _pull_run_dir(
+    client: Client, run: api.RunOut, into: Path, on_progress: ProgressFactory
+) -> PullResult | None:
+    """Downloads the files of `$HOPYARD_RUN_DIR`."""
+    files = list_run_files(client, run, is_run_dir=True)
+    if not files:
+        return None
+    named = dict(zip(file_names(files), files, strict=True))
+    fetch_run_files(client, run, named, into, on_progress=on_progress)
+    return PullResult("run-dir", into, sum(file.size_bytes for file in files), len(files))
 
 
 def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> PullResult:

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from hopyard.domain.manifest import FileEntry, Manifest
 
 _BLOCK_BYTES = 1024 * 1024
+_RUN_DIR_PREFIX = "run/"  # of a stored run folder, see `replica.run_folder`
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
     """One file. encoded: whether `path` is percent-encoded. modified_at: as ISO text; None for a stored file.
-    rank: of the replica that wrote it, if the run is live. target: the text of a symbolic link, exact."""
+    rank: of the replica that wrote it, if the run is live. target: the text of a symbolic link, exact. tree:
+    the digest of the stored tree with the file."""
 
     path: str
     size_bytes: int
@@ -35,6 +37,7 @@ class RunFile:
     encoded: bool = False
     target: str | None = None
     entry: FileEntry | None = None
+    tree: str = ""
 
     @property
     def name(self) -> str:
@@ -42,9 +45,17 @@ class RunFile:
         return decode_path(self.path) if self.encoded else self.path
 
 
-def list_run_files(client: Client, run: api.RunOut, patterns: Sequence[str] = ()) -> list[RunFile]:
-    """Returns the files of a run, ordered by path. patterns: as in `is_selected`; all files without."""
-    files = _stored_files(client, run) if is_ended(run) else _live_files(client, run)
+def list_run_files(
+    client: Client, run: api.RunOut, patterns: Sequence[str] = (), *, is_run_dir: bool = False
+) -> list[RunFile]:
+    """Returns the files of a run, ordered by path. patterns: as in `is_selected`; all files without.
+    is_run_dir: those of `$HOPYARD_RUN_DIR` as stored last, in place of those of the working folder."""
+    if is_run_dir:
+        files = _stored_files(client, run.get("run_folder"), _RUN_DIR_PREFIX)
+    elif is_ended(run):
+        files = _stored_files(client, run.get("artifact"))
+    else:
+        files = _live_files(client, run)
     patterns = [to_text(pattern)[0] if _is_odd(pattern) else pattern for pattern in patterns]
     return sorted(
         (file for file in files if not patterns or is_selected(file.path, patterns)),
@@ -63,7 +74,7 @@ def describe_stored_files(client: Client, run: api.RunOut) -> str:
     if not run.get("artifact"):
         return ""
     try:
-        stored = list(_stored_files(client, run))
+        stored = list(_stored_files(client, run["artifact"]))
     except HopyardError:  # the run has ended, which is what its user must know
         return ""
     count = len(stored)
@@ -75,19 +86,23 @@ def is_ended(run: api.RunOut) -> bool:
     return run["phase"] in ("succeeded", "failed", "cancelled")
 
 
-def _stored_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
+def _stored_files(client: Client, tree: str | None, prefix: str = "") -> Iterator[RunFile]:
+    """Yields the files of a stored tree with this prefix, without it."""
     from hopyard.datasets.transfer import fetch_manifest
     from hopyard.domain.ids import Digest
 
-    artifact = run.get("artifact")
-    if not artifact:
+    if not tree:
         return
-    manifest = fetch_manifest(Digest(artifact), client)
+    manifest = fetch_manifest(Digest(tree), client)
     for entry in manifest.files:
-        path, encoded = _plain_path(manifest, entry.path)
-        yield RunFile(path, entry.size, executable=entry.executable, encoded=encoded, entry=entry)
+        if not entry.path.startswith(prefix):
+            continue
+        path, encoded = _plain_path(manifest, entry.path.removeprefix(prefix))
+        yield RunFile(path, entry.size, executable=entry.executable, encoded=encoded, entry=entry, tree=tree)
     for link in manifest.links:
-        path, encoded = _plain_path(manifest, link.path)
+        if not link.path.startswith(prefix):
+            continue
+        path, encoded = _plain_path(manifest, link.path.removeprefix(prefix))
         yield RunFile(
             path, 0, encoded=encoded, target=decode_path(link.target) if manifest.encoded else link.target
         )
@@ -117,7 +132,7 @@ def read_run_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[by
     from hopyard.domain.ids import Digest
 
     chunks = list(file.entry.chunks)
-    for digest, data in client.fetch(Digest(run["artifact"] or ""), chunks) if chunks else ():
+    for digest, data in client.fetch(Digest(file.tree), chunks) if chunks else ():
         if blake3(data).hexdigest() != digest:
             raise IntegrityError(f"`{escape(file.path)}` arrived damaged", hints=("repeat the command",))
         yield bytes(data)
