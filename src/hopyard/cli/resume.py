@@ -64,9 +64,10 @@ def _check_resumable(source: api.RunOut) -> None:
     if source["spec"].get("study") is not None:
         raise SpecError(f"{name} is a study", hints=(f"continue it with `hop search resume {name}`",))
     if source["phase"] == "succeeded":
+        origin = "--files" if source["run_folder"] is not None else "--checkpoint newest"
         raise SpecError(
             f"{name} has succeeded, so there is nothing left to do",
-            hints=(f"train it further with changes: `hop fork {name} --checkpoint newest -p epochs=20`",),
+            hints=(f"train it further with changes: `hop fork {name} {origin} -p epochs=20`",),
         )
     if source["phase"] not in ("failed", "cancelled"):
         raise SpecError(

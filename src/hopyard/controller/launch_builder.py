@@ -85,6 +85,7 @@ class LaunchBuilder:
                         private_folders=any(each.private_folders for each in spec.roles),
                         checkpoint_files=spec.checkpoint_files,
                         run_folder=run.run_folder,
+                        continued_runs=spec.continued_runs,
                         elastic=spec.is_elastic,
                         secret=secret,
                     )

@@ -55,6 +55,7 @@ class ReplicaLaunch:
     private_folders: bool = False  # as of `domain.run.RoleSpec`
     checkpoint_files: tuple[str, ...] = ()  # as of `domain.run.RunSpec`
     run_folder: Digest | None = None  # the run folder that the attempt begins with
+    continued_runs: tuple[RunId, ...] = ()  # as of `domain.run.RunSpec`
     elastic: bool = False  # the gang may have more replicas in another attempt
     param_format: ParamFormat | None = None  # as of `domain.run.RunSpec`
     secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits

@@ -28,6 +28,7 @@ from hopyard.domain.resources import Resources
 from hopyard.errors import Conflict
 
 MAX_REPLICAS = 4096  # of one run
+MAX_CONTINUED_RUNS = 16
 UNSTORED = "unstored"  # the kind of an event: a part of the run could not be stored, and was given up
 
 
@@ -167,6 +168,8 @@ class RunSpec:
 
     checkpoint_files: patterns of files in the working folder that the next attempt begins with, beside those
     of `domain.checkpoint_files`. initial_folder: the run folder that the first attempt of a fork begins with.
+    continued_runs: the runs with which that folder began, the oldest first. Their paths lead to the files of
+    this run, because scripts write absolute paths into their checkpoints.
     """
 
     project: str
@@ -194,6 +197,7 @@ class RunSpec:
     max_metrics_bytes: int | None = None
     checkpoint_files: tuple[str, ...] = ()
     initial_folder: Digest | None = None
+    continued_runs: tuple[RunId, ...] = ()
     param_format: ParamFormat | None = None
     outputs: tuple[str, ...] = ()  # patterns of the files to keep, see `domain.path_filter`; all without
     metric_lines: tuple[str, ...] = ()  # of the output, see `domain.metric_line`

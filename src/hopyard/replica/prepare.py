@@ -302,6 +302,8 @@ def home_view(spec: ReplicaSpec, folder: ReplicaDir) -> MountView | None:
         hidden=[path.resolve() for path in (caches / "uv", home.pack_cache) if path.exists()],
         # one mount: model states are hard-linked between folders, not copied
         writable=[own],
-        places={root / gang.place.relative_to(home.root): own},
+        places={
+            root / home.run_places.name / run: own for run in (spec.launch.run, *spec.launch.continued_runs)
+        },
         links=links,
     )

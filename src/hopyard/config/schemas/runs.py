@@ -45,7 +45,7 @@ from hopyard.domain.gang import Closeness
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import OptionKind, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.run import MAX_REPLICAS, RunSpec
+from hopyard.domain.run import MAX_CONTINUED_RUNS, MAX_REPLICAS, RunSpec
 from hopyard.domain.text import CONTROLS
 
 MAX_ROLES, MAX_DATASETS = 64, 64
@@ -184,6 +184,7 @@ class SpecIn(RequestModel):
     max_metrics_bytes: LimitBytes | None = None
     checkpoint_files: Annotated[tuple[FilePattern, ...], Meta(max_length=64)] = ()
     initial_folder: Hex | None = None
+    continued_runs: Annotated[tuple[Id, ...], Meta(max_length=MAX_CONTINUED_RUNS)] = ()
     param_format: ParamFormatIn | None = None
     outputs: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()

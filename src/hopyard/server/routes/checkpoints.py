@@ -36,7 +36,7 @@ from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import ParamFormat
-from hopyard.domain.run import Environment, GitState, RoleSpec, Run, RunSpec
+from hopyard.domain.run import MAX_CONTINUED_RUNS, Environment, GitState, RoleSpec, Run, RunSpec
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
 from hopyard.server.authorization import check_owns_run
@@ -192,7 +192,9 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 source, change, await _find_resume_checkpoint(services, source, change.checkpoint)
             )
             if change.files:
-                spec = replace(spec, initial_folder=_kept_files(source, request.caller.user, change))
+                continued = (*source.spec.continued_runs, source.id)[-MAX_CONTINUED_RUNS:]
+                kept = _kept_files(source, request.caller.user, change)
+                spec = replace(spec, initial_folder=kept, continued_runs=continued)
         else:
             fork = await fork_study(
                 services,
@@ -317,6 +319,7 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         project=change.project or spec.project,
         resume=resume,
         initial_folder=None,
+        continued_runs=(),
     )
 
 
