@@ -12,6 +12,7 @@ import pytest
 
 from hopyard.api_client.local_server import start_server, stop_server
 from hopyard.config.home import Home
+from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from tests.cli.conftest import shell_in
 from tests.cli.shell import Shell
 
@@ -20,6 +21,11 @@ import json, os, pathlib, sys, time
 state = pathlib.Path("out/ckpt/state.json")
 state.parent.mkdir(parents=True, exist_ok=True)
 epoch = json.loads(state.read_text())["epoch"] + 1 if state.exists() else 0
+where = pathlib.Path(os.environ["HOPYARD_RUN_DIR"], "where")
+if where.exists():
+    print("path exists:", os.path.exists(where.read_text()), flush=True)
+else:
+    where.write_text(str(state.resolve()))
 print("begins at", epoch, flush=True)
 while epoch < 6:
     scratch = state.with_suffix(".new")
@@ -76,14 +82,16 @@ def test_own_checkpoints_survive_kill_and_resume(home: Path, tmp_path: Path) -> 
     assert f"continues {run} from the files that it kept" in resumed.stderr_text
     second = resumed.text.strip()
     wait_for_line(shell, second, "begins at 2")
+    isolated = detect_isolation_mode() is not IsolationMode.MODES
+    wait_for_line(shell, second, f"path exists: {isolated}")
     wait_for_line(shell, second, "epoch 3")
     assert shell.hop("stop", second).code == 0
     wait_for_phase(shell, second, "cancelled")
     forked = shell.hop("fork", second, "--files")
     assert forked.code == 0, forked.stderr_text
-    assert forked.text.splitlines() == ["begins at 4", "done"]
+    assert forked.text.splitlines() == [f"path exists: {isolated}", "begins at 4", "done"]
     assert shell.hop("files", "last", "--run-dir", "newest.txt", "-o", "-").text == "5"
     assert shell.hop("pull", "last", "got").code == 0
     assert (shell.folder / "got/run-dir/newest.txt").read_text() == "5"
     refused = shell.hop("resume", "last")
-    assert refused.code != 0 and "has succeeded" in refused.stderr_text
+    assert refused.code != 0 and "has succeeded" in refused.stderr_text and " --files " in refused.stderr_text
