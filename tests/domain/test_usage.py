@@ -42,7 +42,7 @@ def test_usage_of_all_periods_adds_up_to_the_total(
 def test_periods_are_contiguous_and_start_at_calendar_boundaries(
     since: datetime, until: datetime, period: Period
 ) -> None:
-    result = split_period(since, until, period)
+    result = list(split_period(since, until, period))
     assert (not result) == (since >= until)
     if result:
         assert (result[0][0], result[-1][1]) == (since, until)

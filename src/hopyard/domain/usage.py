@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -90,17 +90,15 @@ def sum_usage(rows: Iterable[Usage], by: Sequence[UsageKey]) -> list[Usage]:
     )
 
 
-def split_period(since: datetime, until: datetime, period: Period | None) -> list[tuple[datetime, datetime]]:
-    """Returns the time range, split at the starts of days, weeks or months."""
-    if period is None:
-        return [(since, until)]
-    ranges = []
+def split_period(
+    since: datetime, until: datetime, period: Period | None
+) -> Iterator[tuple[datetime, datetime]]:
+    """Yields the parts of a time range, split at the starts of days, weeks or months."""
     begin = since
     while begin < until:
-        end = min(_next_period_start(begin, period), until)
-        ranges.append((begin, end))
+        end = until if period is None else min(_next_period_start(begin, period), until)
+        yield begin, end
         begin = end
-    return ranges
 
 
 def _next_period_start(moment: datetime, period: Period) -> datetime:
