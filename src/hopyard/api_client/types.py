@@ -1078,10 +1078,13 @@ class RunSpec(TypedDict):
     name; None means by `hop.params`. secrets: names of secrets of the run's user; its processes get their
     values as variables of these names. checkpoint_files: patterns of files in the working folder that the
     next attempt begins with, beside those of `domain.checkpoint_files`. initial_folder: the run folder
-    that the first attempt of a fork begins with."""
+    that the first attempt of a fork begins with. continued_runs: the runs with which that folder began,
+    the oldest first. Their paths lead to the files of this run, because scripts write absolute paths into
+    their checkpoints."""
 
     checkpoint_files: NotRequired[list[str]]
     code: NotRequired[str | None]
+    continued_runs: NotRequired[list[str]]
     datasets: NotRequired[list[DatasetRef]]
     env: NotRequired[dict[str, str]]
     environment: NotRequired[Environment]
@@ -1207,6 +1210,7 @@ class SpecIn(TypedDict):
 
     checkpoint_files: NotRequired[Sequence[str]]
     code: NotRequired[str | None]
+    continued_runs: NotRequired[Sequence[str]]
     datasets: NotRequired[Sequence[DatasetRefIn]]
     env: NotRequired[Mapping[str, str]]
     environment: NotRequired[EnvironmentIn]
