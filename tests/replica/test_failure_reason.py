@@ -95,7 +95,7 @@ _JULIA = "ERROR: LoadError: no column y\nStacktrace:\n [1] error(s::String)\n   
         ("", ""),
         (_TORCHRUN, "RuntimeError: shapes differ"),
         (_HYDRA, "ValueError: lr is too large"),
-        (_HYDRA_OVERRIDE, "Could not override 'lrr'."),
+        (_HYDRA_OVERRIDE, "Key 'lrr' is not in struct"),
         (_HYDRA_GROUP, "In 'train.yaml': Could not find 'model/foo'"),
         (_RICH, "KeyError: 'val_loss'"),
         (_NOTEBOOK, "ValueError: the cell failed"),
