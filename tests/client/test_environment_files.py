@@ -76,11 +76,11 @@ def test_script_with_inline_metadata_gets_its_environment(folder: Path) -> None:
     request = RunRequest(roles=(RoleRequest(("python", "-u", "a.py")),), project="p")
     blobs: dict[str, bytes] = {}
     environment = build_environment(
-        request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]]
+        request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]], files=set()
     )
     assert blobs[environment["requirements"] or ""] == b"idna<4\n"
     assert "requirements" not in build_environment(
-        request, folder, sys.executable, blobs, lambda _text: None, commands=[["python", "a.py"]]
+        request, folder, sys.executable, blobs, lambda _text: None, commands=[["python", "a.py"]], files=set()
     )
     (folder / "a.py").write_text(SCRIPT.replace("# ///\n", "", 1))
     assert read_script_metadata(folder / "a.py") is None
@@ -92,14 +92,20 @@ def test_secret_names_stay_in_the_text(folder: Path, monkeypatch: pytest.MonkeyP
     roles = (RoleRequest(("python", "-u", "a.py")),)
     request = RunRequest(roles=roles, project="p", requirements=Path("r.txt"), secrets=("TOKEN",))
     blobs: dict[str, bytes] = {}
-    build_environment(request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]])
+    build_environment(
+        request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]], files=set()
+    )
     assert b"${TOKEN}" in next(iter(blobs.values()))
     request = RunRequest(roles=roles, project="p", requirements=Path("r.txt"))
     with pytest.raises(SpecError, match="password or token"):
-        build_environment(request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]])
+        build_environment(
+            request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]], files=set()
+        )
     (folder / "r.txt").write_text("--extra-index-url https://index.example/${TOKEN}/simple\n")
     with pytest.raises(SpecError, match="password or token"):
-        build_environment(request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]])
+        build_environment(
+            request, folder, None, blobs, lambda _text: None, commands=[["python", "a.py"]], files=set()
+        )
 
 
 def test_project_outside_of_the_code_is_refused(folder: Path) -> None:
@@ -113,7 +119,7 @@ def test_unusual_range_of_versions_does_not_stop_a_run(folder: Path) -> None:
     (folder / "pyproject.toml").write_text(PROJECT.replace(">=3.9", ">=3.9rc1"))
     request = RunRequest(roles=(RoleRequest(("python", "-u", "a.py")),), project="p")
     assert build_environment(
-        request, folder, sys.executable, {}, lambda _text: None, commands=[["python", "a.py"]]
+        request, folder, sys.executable, {}, lambda _text: None, commands=[["python", "a.py"]], files=set()
     )["interpreter"]
 
 
@@ -125,12 +131,23 @@ def test_old_interpreter_is_refused_for_the_sdk(folder: Path) -> None:
     request = RunRequest(roles=(RoleRequest(("python", "-u", "a.py")),), project="p")
     interpreter = str(folder / "old" / "bin" / "python")
     with pytest.raises(SpecError, match=r"needs Python 3.11; .* is Python 3.10"):
-        build_environment(request, folder, interpreter, {}, lambda _text: None, commands=[["python", "a.py"]])
+        build_environment(
+            request, folder, interpreter, {}, lambda _text: None, commands=[["python", "a.py"]], files=set()
+        )
     (folder / "a.py").write_text("print(1)\n")
     (folder / "pyproject.toml").write_text(PROJECT.replace(">=3.9", ">=3.12"))
     lines: list[str] = []
-    build_environment(request, folder, interpreter, {}, lines.append, commands=[["python", "a.py"]])
+    build_environment(
+        request, folder, interpreter, {}, lines.append, commands=[["python", "a.py"]], files=set()
+    )
     assert lines == [f"warning: pyproject.toml requires Python >=3.12, and {interpreter} is Python 3.10"]
+    (folder / "pyproject.toml").unlink()
+    (folder / "a.py").write_text("\ufeff" + SCRIPT.partition("\n")[2].replace(">=3.9", ">=3.11"))
+    lines.clear()
+    build_environment(
+        request, folder, interpreter, {}, lines.append, commands=[["python", "a.py"]], files=set()
+    )
+    assert lines == [f"warning: a.py requires Python >=3.11, and {interpreter} is Python 3.10"]
 
 
 @pytest.mark.parametrize(

@@ -515,6 +515,40 @@ def test_uv_output_decides_cause_of_failed_build(code: int, words: str, kind: Ex
     assert uv_error(code, words).exit == Exit(kind, 125, words)
 
 
+def test_host_that_only_the_requirements_name_is_not_retried_for_ever() -> None:
+    reason = "failed to fetch: `https://misspelt.example/simple/probe/`: dns error"
+    assert uv_error(1, reason, own_hosts=["other.example"]).exit.kind is ExitKind.NODE_FAULT
+    ended = uv_error(1, reason, own_hosts=["misspelt.example"]).exit
+    assert ended.kind is ExitKind.LOST and ended.reason.endswith(
+        "the requirements name misspelt.example, which this node cannot reach"
+    )
+    assert uv_error(1, "No space left on device", own_hosts=["a"]).exit.kind is ExitKind.NODE_FAULT
+
+
+def test_archive_of_the_code_is_installed(tmp_path: Path) -> None:
+    archive = tmp_path / "code" / "dist" / "probe-1.5-py3-none-any.whl"
+    archive.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "wheels" / archive.name, archive)
+    blobs = {Digest("1" * 64): b"./dist/probe-1.5-py3-none-any.whl\n"}
+    environments = python_environment.Environments(
+        tmp_path / "home" / "cache" / "envs", blobs.__getitem__, lambda _: None, user="bob"
+    )
+    with ExitStack() as stack:
+        cwd = tmp_path / "code"
+        first = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=cwd)
+        assert first.virtual_env is not None and first.lock is not None
+        assert list(first.virtual_env.glob("lib/python*/site-packages/probe.py"))
+        blobs[Digest("2" * 64)] = first.lock
+        of_lock = Environment(lock=Digest("2" * 64))
+        assert environments.prepare(of_lock, stack, cwd=cwd).path == first.path
+        with zipfile.ZipFile(archive, "a") as wheel:
+            wheel.comment = b"other bytes"
+        assert environments.prepare(of_lock, stack, cwd=cwd).path != first.path
+        archive.unlink()
+        with pytest.raises(PrepareFailed, match="is not in the packed code"):
+            environments.prepare(of_lock, stack, cwd=cwd)
+
+
 def test_missing_interpreter_is_reported(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.environment = Environment(interpreter="/no/such/python")

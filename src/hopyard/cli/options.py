@@ -11,11 +11,22 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from hopyard.config.requirements_path import parse_requirements_path
 from hopyard.errors import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PLAIN_WORD = re.compile(r"[\w.+:@/][\w.+:@/-]*")  # a word that every shell takes as it is
 
+
+class _RequirementsPath(click.Path):
+    """A file, with extras or groups of a project: `pyproject.toml[plot]:dev`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        super().convert(parse_requirements_path(Path(value)).file, param, ctx)
+        return Path(value)
+
+
+REQUIREMENTS_PATH = _RequirementsPath(exists=True, dir_okay=False, path_type=Path)
 env_option = click.option(
     "-e",
     "--env",

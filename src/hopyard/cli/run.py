@@ -9,6 +9,7 @@ import click
 
 from hopyard.cli.errors import unknown_option_hint
 from hopyard.cli.options import (
+    REQUIREMENTS_PATH,
     checkpoints_option,
     complete_dataset,
     detach_option,
@@ -141,9 +142,9 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @where_option
 @click.option(
     "--requirements",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=REQUIREMENTS_PATH,
     metavar="FILE",
-    help="Build the environment from this file, once.",
+    help="Build the environment from this file, once (`pyproject.toml[EXTRA]:GROUP`).",
 )
 @click.option(
     "--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +43,14 @@ def build_environment(
     notify: Notify,
     *,
     commands: Sequence[Sequence[str]],
+    files: set[str],
 ) -> api.EnvironmentIn:
     """Returns the environment of a run: of its requirements, or of the inline metadata of its script, or an
     interpreter of this machine.
 
     folder: the code. extras: receives the blob of the requirements. commands: of the run and of its trials,
-    with their scripts. Raises SpecError.
+    with their scripts. files: receives the archives of the code that the requirements install. Raises
+    SpecError.
     """
     required: EnvironmentFile | None = None
     name = ""
@@ -67,6 +69,7 @@ def build_environment(
             notify(f"the environment is built from the inline metadata of {name}")
     if required is None:
         return _checked_interpreter(scripts, folder, interpreter or caller_interpreter(os.environ), notify)
+    files.update(required.files)
     data = required.requirements.encode()
     reject_secrets(name, data)
     if request.python:
@@ -151,16 +154,27 @@ def _checked_interpreter(
     version = interpreter_version(interpreter)
     if version is not None:
         _check_sdk_version(scripts, folder, interpreter, version)
-        requires = project_requires_python(folder)
-        is_met = True
-        with suppress(SpecError):  # a range that this program cannot read forbids nothing
-            is_met = not requires or is_allowed((*version, 99), requires, name="pyproject.toml")
-        if not is_met:
-            notify(
-                f"warning: pyproject.toml requires Python {requires}, and {interpreter} is Python "
-                f"{version[0]}.{version[1]}"
-            )
+        for name, requires in _required_versions(scripts, folder):
+            is_met = True
+            with suppress(SpecError):  # a range that this program cannot read forbids nothing
+                is_met = is_allowed((*version, 99), requires, name=name)
+            if not is_met:
+                notify(
+                    f"warning: {name} requires Python {requires}, and {interpreter} is Python "
+                    f"{version[0]}.{version[1]}"
+                )
     return interpreter_environment(folder, interpreter, notify)
+
+
+def _required_versions(scripts: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:
+    """Yields the files that require versions of Python, with the ranges."""
+    if requires := project_requires_python(folder):
+        yield "pyproject.toml", requires
+    for script in scripts:
+        with suppress(SpecError):  # no version meets it
+            metadata = read_script_metadata(folder / script)
+            if metadata is not None and metadata.requires_python:
+                yield script, metadata.requires_python
 
 
 def _check_sdk_version(

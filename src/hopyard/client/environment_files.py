@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hopyard.client.local_requirements import archive_lines, linked_archives, parse_local
 from hopyard.client.python_version import choose_version
 from hopyard.client.requirements import RequirementLine, decode_text, flatten_requirements, read_requirements
+from hopyard.config.requirements_path import RequirementsPath, parse_requirements_path
 from hopyard.errors import SpecError
 
-_LOCAL_PROJECT = re.compile(r"(?P<path>\.{1,2}(?:/[^\[\s;#]*)?)(?:\[(?P<extras>[^\]]*)\])?")
 _PYTHON_OF_CONDA = re.compile(r"python\s*(?:=|==|>=)?\s*([0-9]+(?:\.[0-9]+){0,2})?(?:[.*=].*)?")
 _CONDA_TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _EXPORT_TIMEOUT_S = 120.0
@@ -30,13 +31,14 @@ class EnvironmentFile:
 
     requirements: the text of a requirements file without includes. python: a version, "" for any.
     requires_python: the range that the file allows. sources: folders of projects, relative to the code, that
-    are imported from it, by the names of the projects.
+    are imported from it, by the names of the projects. files: archives of the code that are installed.
     """
 
     requirements: str
     python: str = ""
     requires_python: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
 
 
 def read_environment_file(file: Path, root: Path, variables: Mapping[str, str]) -> EnvironmentFile:
@@ -45,11 +47,17 @@ def read_environment_file(file: Path, root: Path, variables: Mapping[str, str]) 
     root: the code of the run. variables: for `${NAME}` in a requirements file. Raises SpecError for a file
     that cannot be read, and for parts that cannot be installed by pip's rules.
     """
-    file = Path(os.path.normpath(Path.cwd() / file))
+    path = parse_requirements_path(file)
+    file = Path(os.path.normpath(Path.cwd() / path.file))
     if file.name == "pyproject.toml":
-        return _read_project(file, root, ())
+        return _read_project(file, root, path.extras, path.groups)
     if file.name == "uv.lock":
-        return EnvironmentFile(_export_lock(file), sources=_project_sources(file.parent, root))
+        return EnvironmentFile(_export_lock(file, path), sources=_project_sources(file.parent, root))
+    if path.extras or path.groups:
+        raise SpecError(
+            f"{file.name} has no extras or dependency groups",
+            hints=("a pyproject.toml and a uv.lock have them: `--requirements pyproject.toml[plot]:dev`",),
+        )
     if re.fullmatch(r"pylock(\..*)?\.toml", file.name):
         return _read_pylock(file)
     if file.suffix in (".yml", ".yaml"):
@@ -65,7 +73,7 @@ def read_script_metadata(script: Path) -> EnvironmentFile | None:
         return None
     if b"# /// script" not in source:
         return None
-    text = _script_block(source.decode(errors="replace"))
+    text = _script_block(source.decode("utf-8-sig", errors="replace"))
     if text is None:
         return None
     metadata = _parse_toml(text, f"{script.name}: inline metadata")
@@ -82,12 +90,12 @@ def _script_block(source: str) -> str | None:
         return None
     block: list[str] = []
     for line in lines[lines.index("# /// script") + 1 :]:
-        if line == "# ///":
-            return "\n".join(block)
         if line != "#" and not line.startswith("# "):
-            return None
-        block.append(line[2:])
-    return None
+            break
+        block.append(line)
+    # the specification: the last end line of the block counts
+    ends = [index for index, line in enumerate(block) if line == "# ///"]
+    return "\n".join(line[2:] for line in block[: ends[-1]]) if ends else None
 
 
 def project_requires_python(folder: Path) -> str:
@@ -102,19 +110,23 @@ def project_requires_python(folder: Path) -> str:
 def _resolve_projects(lines: list[RequirementLine], root: Path) -> EnvironmentFile:
     """Replaces local projects (`-e .`) by their dependencies; the run imports the projects from its code."""
     kept: list[RequirementLine] = []
-    added, sources = list[str](), dict[str, str]()
+    added, sources, files = list[str](), dict[str, str](), list[str]()
     requires = ""
     for line in lines:
-        words = line.values.editable or ([line.requirement] if line.requirement else [])
-        found = _LOCAL_PROJECT.fullmatch(words[0].strip()) if words else None
-        if found is None or line.is_constraint or not (root / found["path"]).is_dir():
+        local = parse_local(line)
+        if local is None:
             kept.append(line)
+            files += linked_archives(line, root)
             continue
-        extras = tuple(part.strip() for part in (found["extras"] or "").split(",") if part.strip())
-        project = _read_project(root / found["path"] / "pyproject.toml", root, extras)
+        if not (root / local.path).is_dir():
+            text, file = archive_lines(line, local, root)
+            added.append(text)
+            files.append(file)
+            continue
+        project = _read_project(root / local.path / "pyproject.toml", root, local.extras)
         if not project.sources:
             raise SpecError(
-                f"{line.file}: line {line.number}: {found['path']} is outside the code, so the run could not "
+                f"{line.file}: line {line.number}: {local.path} is outside the code, so the run could not "
                 "import it",
                 hints=("start the run in a folder that holds both, or name a wheel or an address of it",),
             )
@@ -122,10 +134,13 @@ def _resolve_projects(lines: list[RequirementLine], root: Path) -> EnvironmentFi
         sources |= project.sources
         requires = requires or project.requires_python
     python = choose_version(requires, name="pyproject.toml") if requires else ""
-    return EnvironmentFile(flatten_requirements(kept, root) + "".join(added), python, requires, sources)
+    text = flatten_requirements(kept, root) + "".join(added)
+    return EnvironmentFile(text, python, requires, sources, tuple(files))
 
 
-def _read_project(file: Path, root: Path, extras: tuple[str, ...]) -> EnvironmentFile:
+def _read_project(
+    file: Path, root: Path, extras: tuple[str, ...], groups: tuple[str, ...] = ()
+) -> EnvironmentFile:
     hint = "list its dependencies in a requirements file"
     try:
         content = _parse_toml(decode_text(file.read_bytes(), str(file)), str(file))
@@ -134,6 +149,8 @@ def _read_project(file: Path, root: Path, extras: tuple[str, ...]) -> Environmen
             f"{file} cannot be read: {error.strerror}", hints=("a local project needs a pyproject.toml", hint)
         ) from error
     project = content.get("project")
+    if project is None and groups and not extras:
+        project = {}  # a file may hold nothing but groups
     if not isinstance(project, dict):
         raise SpecError(f"{file} has no table [project]", hints=(hint,))
     if "dependencies" in project.get("dynamic", ()):
@@ -147,6 +164,7 @@ def _read_project(file: Path, root: Path, extras: tuple[str, ...]) -> Environmen
         )
     lines = [*_index_lines(content), *_with_sources({**content, **project}, str(file))]
     lines += [line for extra in extras for line in optional[extra]]
+    lines += [line for group in groups for line in _group_lines(content, group, str(file))]
     requires = str(project.get("requires-python", ""))
     return EnvironmentFile(
         "".join(f"{line}\n" for line in lines),
@@ -154,6 +172,30 @@ def _read_project(file: Path, root: Path, extras: tuple[str, ...]) -> Environmen
         requires,
         _project_sources(file.parent, root),
     )
+
+
+def _group_lines(
+    content: Mapping[str, Any], group: str, name: str, outer: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Yields the requirements of a dependency group, and of the groups that it includes (PEP 735)."""
+    groups = {_plain_group(key): lines for key, lines in content.get("dependency-groups", {}).items()}
+    plain = _plain_group(group)
+    if plain not in groups:
+        raise SpecError(
+            f"{name} has no dependency group `{group}`",
+            hints=(f"its groups: {', '.join(sorted(groups)) or 'none'}",),
+        )
+    if plain in outer:
+        raise SpecError(f"{name}: the dependency group `{group}` includes itself", hints=("remove one line",))
+    for line in groups[plain]:
+        if isinstance(line, dict):
+            yield from _group_lines(content, str(line.get("include-group", "")), name, (*outer, plain))
+        else:
+            yield str(line)
+
+
+def _plain_group(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _project_sources(folder: Path, root: Path) -> dict[str, str]:
@@ -194,7 +236,7 @@ def _with_sources(content: Mapping[str, Any], name: str) -> Iterator[str]:
             )
 
 
-def _export_lock(file: Path) -> str:
+def _export_lock(file: Path, path: RequirementsPath) -> str:
     """Returns the requirements of a `uv.lock`, with hashes."""
     import subprocess
 
@@ -202,6 +244,8 @@ def _export_lock(file: Path) -> str:
 
     command = [uv.find_uv_bin(), "export", "--frozen", "--offline", "--no-emit-project", "--no-header"]
     command += ["--no-annotate", "--no-dev", "--format", "requirements-txt", "--directory", str(file.parent)]
+    command += [word for extra in path.extras for word in ("--extra", extra)]
+    command += [word for group in path.groups for word in ("--group", group)]
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
     try:
         result = subprocess.run(

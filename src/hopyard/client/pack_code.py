@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,12 +26,14 @@ def pack_code(
     probe: GitProbe,
     commands: Sequence[Sequence[str]],
     *,
+    needed: Set[str] = frozenset(),
     notify: Notify,
     on_progress: ProgressFactory,
     omitted: Iterable[str] = (),
 ) -> PackedTree:
-    """Packs the folder by the rules for code. commands: of the run, with the files that they name. omitted:
-    paths that the run has from elsewhere, such as a folder or link that a dataset replaces.
+    """Packs the folder by the rules for code. commands: of the run, with the files that they name. needed:
+    files that are packed although `.gitignore` names them. omitted: paths that the run has from elsewhere,
+    such as a folder or link that a dataset replaces.
 
     Raises SpecError for a script that an ignore file leaves out.
     """
@@ -44,7 +46,7 @@ def pack_code(
             cache=home.pack_cache,
             excluded=home.root,
             progress=progress,
-            tracked=probe.tracked_ignored_files(),
+            tracked=probe.tracked_ignored_files() | needed,
         )
     check_scripts(tree.root, tree.left_out, commands)
     notify_of_skipped_homes(tree.homes, notify)

@@ -64,9 +64,20 @@ def submit_run(
     try:
         extras: dict[str, bytes] = {}
         commands = [role.command for part in (request, trial) if part is not None for role in part.roles]
-        environment = build_environment(request, folder, interpreter, extras, notify, commands=commands)
+        files: set[str] = set()
+        environment = build_environment(
+            request, folder, interpreter, extras, notify, commands=commands, files=files
+        )
         places = [dataset.path for dataset in request.datasets]
-        tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress, omitted=places)
+        tree = pack_code(
+            folder,
+            probe,
+            commands,
+            needed=files,
+            omitted=places,
+            notify=notify,
+            on_progress=on_progress,
+        )
         if links := kept_links(tree, places, notify):
             environment["links"] = links
         check_settings_files(tree)

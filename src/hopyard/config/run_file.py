@@ -40,6 +40,7 @@ from pathlib import Path
 
 from hopyard.config import resource_requests, units
 from hopyard.config.key_values import Value, check_key, check_variable
+from hopyard.config.requirements_path import parse_requirements_path
 from hopyard.config.role_section import read_roles
 from hopyard.config.run_request import (
     DatasetRequest,
@@ -225,7 +226,7 @@ def _read_requirements(top: YamlSection, base: Path) -> Path | None:
     if not text:
         return None
     path = base / text
-    if not path.is_file():
+    if not parse_requirements_path(path).file.is_file():
         raise top.error(
             "requirements", f"there is no file {path}", "give a path relative to the folder of this file"
         )

@@ -30,8 +30,9 @@ class NodeFault(PrepareFailed):
 
 
 class UntrustedIndex(PrepareFailed):
-    """A package index has no certificate that this node accepts. The run's requirements, the index or the
-    node may cause this, so the attempt counts as lost: the run is retried a few times, and then fails."""
+    """A package index has no certificate that this node accepts, or only the requirements name it and it
+    cannot be reached. The run's requirements, the index or the node may cause this, so the attempt counts as
+    lost: the run is retried a few times, and then fails."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -25,6 +25,7 @@ _INDEX_SETTINGS: Mapping[str, tuple[str, str | None]] = {
 }
 _LABELLED = re.compile(r"^[\w.-]+=")  # an index with a name: `lab=https://…`
 _HOST = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
+_ADDRESS_HOST = re.compile(r"https?://([^/\s`'\"]+)", re.IGNORECASE)
 _PRIVATE = re.compile(r".*_(TOKEN|PASSWORD|USERNAME|SECRET|KEY)")
 _UV_NAME_TO_PIP_NAME = {
     "UV_FIND_LINKS": "PIP_FIND_LINKS",
@@ -37,6 +38,11 @@ _NODE_ERROR_PATTERN = re.compile(
     r"unavailable|Input/output error|Read-only file system"
     r"|Disk quota exceeded|Stale file handle|dns error|[Cc]onnection (refused|reset|timed out)|operation "
     r"timed out|error sending request|[Nn]etwork is unreachable"
+)
+
+_NETWORK_ERROR_PATTERN = re.compile(
+    r"dns error|[Cc]onnection (refused|reset|timed out)|operation timed out|error sending request"
+    r"|[Nn]etwork is unreachable"
 )
 
 # Messages of uv and its TLS library about a server without a certificate or protocol that this node accepts.
@@ -87,16 +93,27 @@ def run_uv(
             secrets.values(),
         ).removeprefix("error: ")
         reason = f"{activity}: " + (message.replace("in `-` at", "in the file at") if extra_env else message)
-        raise uv_error(result.returncode, reason)
+        own_hosts = _hosts(extra_env.decode(errors="replace")) - _hosts(" ".join(machine_settings.values()))
+        raise uv_error(result.returncode, reason, own_hosts=own_hosts)
     return result.stdout
 
 
-def uv_error(code: int, reason: str) -> PrepareFailed:
+def uv_error(code: int, reason: str, *, own_hosts: Collection[str] = ()) -> PrepareFailed:
     """Classifies a failure of uv: caused by this node or its network, by a package index, or by the
-    requirements. code: negative if uv was killed."""
+    requirements. code: negative if uv was killed. own_hosts: those that only the requirements name; their
+    names may be misspelt."""
     if code >= 0 and _TLS_ERROR_PATTERN.search(reason):
         return UntrustedIndex(reason)
+    unreachable = sorted(host for host in own_hosts if host in _hosts(reason))
+    if code >= 0 and unreachable and _NETWORK_ERROR_PATTERN.search(reason):
+        named = ", ".join(unreachable)
+        return UntrustedIndex(f"{reason}; the requirements name {named}, which this node cannot reach")
     return NodeFault(reason) if code < 0 or _NODE_ERROR_PATTERN.search(reason) else PrepareFailed(reason)
+
+
+def _hosts(text: str) -> set[str]:
+    """Returns the hosts of all addresses in a text, with their ports."""
+    return {found.rpartition("@")[2].lower() for found in _ADDRESS_HOST.findall(text)}
 
 
 def _redact(text: str, redacted_values: Iterable[str], secrets: Iterable[str]) -> str:

@@ -27,7 +27,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from blake3 import blake3
 
@@ -38,6 +37,13 @@ from hopyard.domain.run import Environment
 from hopyard.domain.urls import collect_credentials, insert_credentials, strip_credentials
 from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.errors import NodeFault, PrepareFailed
+from hopyard.replica.local_sources import (
+    FIND_LINKS,
+    has_local_source,
+    is_local,
+    local_digest,
+    reject_local_requirements,
+)
 from hopyard.replica.mount_namespace import MountView, apply_view, detect_isolation_mode
 from hopyard.replica.package_installer import index_settings, run_uv, split_passwords
 from hopyard.replica.requirement_text import has_hashes, hash_lock, split_constraints
@@ -53,8 +59,6 @@ _SECRET = "HOPYARD_SECRET_"
 _READY_FILE, _LOCKS_DIR = ".ready", "locks"
 _LOCK_FORMAT = 2  # of stored locks
 _NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
-_FIND_LINKS = re.compile(rb"^\s*(?:-f|--find-links)(?:\s+|=)(\S+)", re.MULTILINE)
-_LOCAL_INDEX = re.compile(rb"^\s*(?:-i|--(?:extra-)?index-url)(?:\s+|=)(file:\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +117,13 @@ class Environments:
             lock = self._resolve(environment_spec.requirements, base, version, platform_tag, cwd)
         # an older replica's lock may contain credentials
         lock = strip_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-        links = _local_links(lock)
+        versions = locked_packages(lock)
         key = blake3(
-            lock
-            + f"\n{version}\n{platform_tag}".encode()
-            + _link_folder_digest(links, cwd)
-            + _index_digest(lock)
+            lock + f"\n{version}\n{platform_tag}".encode() + local_digest(lock, versions, cwd)
         ).hexdigest()[:32]
         folder = (
             self._use_shared(self.root / key, lock, base, stack, environment_spec.requirements)
-            if shared_base and not links and not _local_indexes(lock)
+            if shared_base and not is_local(lock)
             else None
         )
         if folder is None:
@@ -137,7 +138,7 @@ class Environments:
                 stack,
                 requested_version=environment_spec.requirements,
                 is_own=True,
-                cwd=cwd if links else None,
+                cwd=cwd if is_local(lock) else None,
             )
         for digest in (environment_spec.requirements, Digest(blake3(lock).hexdigest())):
             if digest is not None:
@@ -151,7 +152,7 @@ class Environments:
         ).hexdigest()[:32]
         lock_file = self.root / _LOCKS_DIR / f"{name}.txt"
         # a local folder may contain other versions now
-        if lock_file.exists() and not _has_local_source(lock_file.read_bytes()):
+        if lock_file.exists() and not has_local_source(lock_file.read_bytes()):
             return lock_file.read_bytes()
         make_folder(lock_file.parent)
         text = self.fetch(requirements)
@@ -159,12 +160,12 @@ class Environments:
         if given_lock is not None:
             return given_lock
         with _lock_file(lock_file.with_suffix(".lock"), fcntl.LOCK_EX) as descriptor:
-            if not lock_file.exists() or _has_local_source(lock_file.read_bytes()):
+            if not lock_file.exists() or has_local_source(lock_file.read_bytes()):
                 self.log("resolving requirements")
                 text, constraints = split_constraints(text)
                 constraint_options = _write_constraints(lock_file, constraints)
                 # the node's own links are available again at the installation
-                links = ("--emit-find-links",) if _FIND_LINKS.search(text) else ()
+                links = ("--emit-find-links",) if FIND_LINKS.search(text) else ()
                 argv = [
                     "pip",
                     "compile",
@@ -188,7 +189,7 @@ class Environments:
                 )
                 # the lock is stored with the run, where all users can read it
                 lock = strip_credentials(resolved.decode(errors="surrogateescape"))
-                _reject_local_requirements(lock)
+                reject_local_requirements(lock)
                 # uv has no option to emit it; without it, packages would be requested from the default index
                 if _NO_INDEX.search(text):
                     lock = f"--no-index\n{lock}"
@@ -526,55 +527,3 @@ def _find_python(version: str) -> str:
         return subprocess.run(command, env=env, capture_output=True, check=False)
 
     return run_uv(run, argv, activity=f"Python {version} is not on this node").decode().strip()
-
-
-def _local_links(lock: bytes) -> list[str]:
-    """Returns the local folders from which a lock takes packages (`--find-links`)."""
-    links = (os.fsdecode(link).removeprefix("file://") for link in _FIND_LINKS.findall(lock))
-    return [link for link in links if "://" not in link]
-
-
-def _local_indexes(lock: bytes) -> list[Path]:
-    """Returns the folders that a lock uses as package indexes (`--index-url file:///…`)."""
-    urls = (os.fsdecode(url) for url in _LOCAL_INDEX.findall(lock))
-    return [Path(unquote(urlsplit(url).path)) for url in urls]
-
-
-def _has_local_source(lock: bytes) -> bool:
-    """Returns whether packages come from this machine's disk, where other versions may be at another time."""
-    return bool(_local_links(lock) or _local_indexes(lock))
-
-
-def _index_digest(lock: bytes) -> bytes:
-    """Returns a digest of the files that these indexes have of the packages of the lock."""
-    digests = b""
-    for index in _local_indexes(lock):
-        for name in sorted(locked_packages(lock)):
-            with suppress(OSError):  # uv reports it
-                for file in sorted((index / name).iterdir()):
-                    seen = file.stat()
-                    digests += f"\n{name}/{file.name} {seen.st_size} {seen.st_mtime_ns}".encode(
-                        errors="surrogateescape"
-                    )
-    return digests
-
-
-def _link_folder_digest(links: Sequence[str], cwd: Path) -> bytes:
-    """Returns a digest of the files in these folders: other files make another environment."""
-    digests = b""
-    for link in links:
-        with suppress(OSError):  # uv reports it
-            for file in sorted(path for path in (cwd / link).iterdir() if path.is_file()):
-                digests += b"\n" + os.fsencode(file.name) + blake3(file.read_bytes()).digest()
-    return digests
-
-
-def _reject_local_requirements(lock: str) -> None:
-    for line in lock.splitlines():
-        if _FIND_LINKS.search(os.fsencode(line)) or _LOCAL_INDEX.search(os.fsencode(line)):
-            continue
-        if line.startswith(("-e", ".", "/")) or "file://" in line:
-            raise PrepareFailed(
-                f"the requirements install a local folder (`{line.strip()}`), which other runs cannot "
-                "share; the code of the run is importable without it"
-            )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 CONSTRAINT_MARK = b"#:constraint "  # begins a line with a constraint
 _HASHES = re.compile(rb"^(?!#).*\s--hash[=\s]|^--require-hashes\b", re.MULTILINE)
 _REQUIREMENT = re.compile(rb"^[A-Za-z0-9]")
+_ARCHIVE = re.compile(
+    rb"^(\./[^\s;\[]+\.(?:whl|zip|tgz|tar\.gz|tar\.bz2|tar\.xz))(?=[\s;\[]|$)", re.MULTILINE
+)
 
 
 def split_constraints(text: bytes) -> tuple[bytes, bytes]:
@@ -27,6 +31,11 @@ def hash_lock(text: bytes) -> bytes | None:
     requirements, _ = split_constraints(text)
     kept = [line for line in requirements.splitlines() if line.strip() and not line.startswith(b"#")]
     return b"\n".join(line for line in kept if line.strip() != b"--require-hashes") + b"\n"
+
+
+def local_archives(lock: bytes) -> list[str]:
+    """Returns the archives of the code that a lock installs, as paths from the working folder."""
+    return [os.fsdecode(path) for path in _ARCHIVE.findall(lock) if b"/../" not in path]
 
 
 def has_hashes(lock: bytes) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli.options import (
+    REQUIREMENTS_PATH,
     PngPath,
     complete_dataset,
     cpus_option,
@@ -109,9 +110,9 @@ def search(ctx: click.Context) -> None:
 @click.option("--time", metavar="2h", help="Time limit of each attempt of a trial.")
 @click.option(
     "--requirements",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=REQUIREMENTS_PATH,
     metavar="FILE",
-    help="Build the environment from this file, once.",
+    help="Build the environment from this file, once (`pyproject.toml[EXTRA]:GROUP`).",
 )
 @click.option("--python", metavar="VERSION", help="Python version for --requirements.")
 @click.option("--project", help="The project it belongs to.  [default: the folder's name]")
