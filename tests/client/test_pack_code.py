@@ -143,3 +143,22 @@ def test_what_a_dataset_replaces_is_not_packed(folder: Path) -> None:
     (folder / ".gitignore").unlink()
     assert packed_paths(pack(folder)[0]) == {"main.py", "data/train.bin"}
     assert packed_paths(pack(folder, omitted=["data", ""])[0]) == {"main.py"}
+
+
+def test_content_that_git_has_not_fetched_is_named(folder: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "a" + "\nsize 12345\n"
+    (folder / "weights.pt").write_text(pointer)
+    (folder / "data").rename(folder.parent / "data")
+    assert pack(folder)[1] == [], "without the filter of LFS it is a text"
+    (folder / ".gitattributes").write_text("*.pt filter=lfs diff=lfs merge=lfs -text\n")
+    (folder / ".gitmodules").write_text('[submodule "lib"]\n\tpath = lib\n\turl = ../lib\n')
+    (folder / "lib").mkdir()
+    assert pack(folder)[1] == [
+        "warning: not checked out: submodule lib",
+        "hint: run `git submodule update --init`",
+        "warning: pointers of Git LFS are packed in place of the content: file weights.pt",
+        "hint: run `git lfs pull`",
+    ]
+    (folder / "lib" / "a.py").touch()
+    (folder / "weights.pt").write_bytes(bytes(130))
+    assert pack(folder)[1] == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.client.feedback import Notify, ProgressFactory, notify_of_skipped_homes
+from hopyard.client.git_content import unfetched_notices
 from hopyard.client.ignore_check import check_scripts, left_out_notices
 from hopyard.config.home import Home
 from hopyard.datasets.pack import CODE_RULES, pack_tree
@@ -50,7 +51,7 @@ def pack_code(
         )
     check_scripts(tree.root, tree.left_out, commands)
     notify_of_skipped_homes(tree.homes, notify)
-    for line in left_out_notices(tree.root, tree.left_out, commands):
+    for line in (*left_out_notices(tree.root, tree.left_out, commands), *unfetched_notices(tree)):
         notify(line)
     if not progress.warned:
         _warn_of_size(notify, tree.size_bytes, tree.files)
