@@ -23,6 +23,50 @@ plot = ["matplotlib"]
 [tool.uv.sources]
 lib = { git = "https://git.example/lib", tag = "v1" }
 """
+LOCKED_PROJECT = """
+[project]
+name = "proj"
+version = "1.0"
+requires-python = ">=3.11"
+dependencies = ["six"]
+[project.optional-dependencies]
+plot = ["idna"]
+[dependency-groups]
+dev = ["certifi"]
+"""
+LOCK = (
+    """
+version = 1
+revision = 2
+requires-python = ">=3.11"
+"""
+    + "".join(
+        f"""
+[[package]]
+name = "{name}"
+version = "1.0"
+source = {{ registry = "https://pypi.org/simple" }}
+wheels = [{{ url = "https://host.example/{name}-1.0-py3-none-any.whl", hash = "sha256:{64 * "a"}" }}]
+"""
+        for name in ("certifi", "idna", "six")
+    )
+    + """
+[[package]]
+name = "proj"
+version = "1.0"
+source = { virtual = "." }
+dependencies = [{ name = "six" }]
+[package.optional-dependencies]
+plot = [{ name = "idna" }]
+[package.dev-dependencies]
+dev = [{ name = "certifi" }]
+[package.metadata]
+requires-dist = [{ name = "idna", marker = "extra == 'plot'" }, { name = "six" }]
+provides-extras = ["plot"]
+[package.metadata.requires-dev]
+dev = [{ name = "certifi" }]
+"""
+)
 SCRIPT = """#!/usr/bin/env python
 # /// script
 # requires-python = ">=3.9"
@@ -69,6 +113,33 @@ def test_pylock(folder: Path) -> None:
     )
     required = read_environment_file(Path("pylock.toml"), folder, {})
     assert required.requirements == "six==1.16.0 --hash=sha256:ab\n"
+    (folder / "pylock.toml").write_text(
+        '[[packages]]\nname = "six"\nversion = "1.16.0"\nindex = "https://own.example/simple"\n'
+    )
+    required = read_environment_file(Path("pylock.toml"), folder, {})
+    assert required.requirements == "--extra-index-url https://own.example/simple\nsix==1.16.0\n"
+    (folder / "pylock.toml").write_text(
+        '[[packages]]\nname = "six"\nversion = "1.16.0"\nmarker = "\'dev\' in dependency_groups"\n'
+    )
+    with pytest.raises(SpecError, match="six belongs to an extra or a dependency group"):
+        read_environment_file(Path("pylock.toml"), folder, {})
+
+
+def test_uv_lock_with_extras_and_groups(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(LOCKED_PROJECT)
+    (folder / "uv.lock").write_text(LOCK)
+    for path, names in (
+        ("uv.lock", ["six"]),
+        ("uv.lock[plot]", ["idna", "six"]),
+        ("uv.lock[plot]:dev", ["certifi", "idna", "six"]),
+    ):
+        required = read_environment_file(Path(path), folder, {})
+        lines = [line for line in required.requirements.splitlines() if "==" in line]
+        assert [line.partition("==")[0] for line in lines] == names
+        assert required.requirements.count("--hash=sha256:") == len(names)
+        assert required.sources == {"proj": "."}
+    with pytest.raises(SpecError, match="cannot be exported"):
+        read_environment_file(Path("uv.lock[absent]"), folder, {})
 
 
 def test_script_with_inline_metadata_gets_its_environment(folder: Path) -> None:

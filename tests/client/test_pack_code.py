@@ -112,6 +112,12 @@ def test_file_of_an_odd_name_is_left_out_and_named(folder: Path) -> None:
         pack(folder, os.fsdecode(b"caf\xe9.py"))
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_own_ignore_file_of_another_encoding_is_read(folder: Path, encoding: str) -> None:
+    (folder / ".hopignore").write_bytes("# é\n!data/\n".encode(encoding))
+    assert "data/train.bin" in packed_paths(pack(folder)[0])
+
+
 def test_missing_file_of_a_failed_run_is_explained(folder: Path) -> None:
     reason = "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'"
     hint = missing_file_hint(folder, reason)

@@ -23,6 +23,8 @@ from hopyard.errors import SpecError
 _PYTHON_OF_CONDA = re.compile(r"python\s*(?:=|==|>=)?\s*([0-9]+(?:\.[0-9]+){0,2})?(?:[.*=].*)?")
 _CONDA_TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _EXPORT_TIMEOUT_S = 120.0
+_PUBLIC_INDEX = "https://pypi.org/simple"  # or its mirror on the node
+_GROUP_MARKER = re.compile(r"\bin\s+(extras|dependency_groups)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,14 @@ def _export_lock(file: Path, path: RequirementsPath) -> str:
     import uv  # late: only runs with a uv.lock need it
 
     command = [uv.find_uv_bin(), "export", "--frozen", "--offline", "--no-emit-project", "--no-header"]
-    command += ["--no-annotate", "--no-dev", "--format", "requirements-txt", "--directory", str(file.parent)]
+    command += [
+        "--no-annotate",
+        "--no-default-groups",
+        "--format",
+        "requirements-txt",
+        "--directory",
+        str(file.parent),
+    ]
     command += [word for extra in path.extras for word in ("--extra", extra)]
     command += [word for group in path.groups for word in ("--group", group)]
     environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
@@ -261,13 +270,19 @@ def _export_lock(file: Path, path: RequirementsPath) -> str:
 
 def _read_pylock(file: Path) -> EnvironmentFile:
     content = _parse_toml(decode_text(file.read_bytes(), str(file)), str(file))
-    lines: list[str] = []
+    indexes = {str(package["index"]) for package in content.get("packages", ()) if "index" in package}
+    lines = [f"--extra-index-url {index}" for index in sorted(indexes - {_PUBLIC_INDEX})]
     for package in content.get("packages", ()):
         name, version = package.get("name"), package.get("version")
         if not name or not version or "vcs" in package or "directory" in package:
             raise SpecError(
                 f"{file}: {name or 'a package'} has no version in an index",
                 hints=("export a requirements file: `uv export --format requirements-txt`",),
+            )
+        if _GROUP_MARKER.search(package.get("marker", "")):
+            raise SpecError(
+                f"{file}: {name} belongs to an extra or a dependency group",
+                hints=("export the file with the extras and groups that a run needs",),
             )
         archives = [*package.get("wheels", ()), *filter(None, [package.get("sdist"), package.get("archive")])]
         digests = [archive["hashes"].get("sha256") for archive in archives]

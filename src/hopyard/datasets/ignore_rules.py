@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.datasets.gitignore import GitIgnore, PatternMatch
 from hopyard.datasets.private_ignore_files import private_ignore_files
+from hopyard.domain.text_decoding import decode_text
 from hopyard.errors import SpecError
 
 HOPIGNORE, GITIGNORE = ".hopignore", ".gitignore"
@@ -225,6 +227,9 @@ def _load_ignore_file(path: Path, prefix: str, below: str = "", *, name: str) ->
                 f"the ignore file `{path}` cannot be read: {error.strerror}",
                 hints=("make it readable, or remove it",),
             ) from error
+    if not is_of_git:
+        with suppress(SpecError):  # bytes of another encoding, as git takes them
+            data = decode_text(data, name).encode()
     return IgnoreFile(GitIgnore(data), prefix, below, name=name, is_of_git=is_of_git)
 
 
