@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.client.feedback import Notify, ProgressFactory, notify_of_skipped_homes
-from hopyard.client.git_content import unfetched_notices
+from hopyard.client.git_files import unfetched_notices
 from hopyard.client.ignore_check import check_scripts, left_out_notices
 from hopyard.config.home import Home
 from hopyard.datasets.pack import CODE_RULES, pack_tree
