@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def project(scripts: Shell) -> Shell:
     scripts.write("src/proj/train.py", TRAIN)
     environment = scripts.folder.parent / "venv"
     for words in (
-        ["venv", "-q", str(environment)],
+        ["venv", "-q", "--python", sys.executable, str(environment)],
         ["pip", "install", "-q", "--no-index", "--python", str(environment / "bin" / "python"), "-e", "."],
     ):
         subprocess.run([uv.find_uv_bin(), *words], cwd=scripts.folder, check=True, timeout=120)
