@@ -18,7 +18,7 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 _POINTER_BYTES = range(100, 1025)  # by the specification, shorter than 1024 bytes
 _MAX_READ_FILES = 20_000
 _MAX_NAMED = 3
-_SUBMODULE_PATH = re.compile(r"^\s*path\s*=\s*(.+?)\s*$", re.MULTILINE)
+_SUBMODULE_PATH = re.compile(r"^[ \t]*path[ \t]*=[ \t]*([^\n]+)", re.MULTILINE)
 
 
 def unfetched_notices(tree: PackedTree) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _empty_submodules(root: Path, top: Path) -> list[str]:
         text = (top / ".gitmodules").read_text(errors="replace")
     except OSError:
         return []
-    places = [top / path.strip('"') for path in _SUBMODULE_PATH.findall(text)]
+    places = [top / path.strip().strip('"') for path in _SUBMODULE_PATH.findall(text)]
     return [
         os.path.relpath(place, root)
         for place in places

@@ -19,7 +19,7 @@ _TAIL = r"\s*(?:\[(?P<extras>[^\]]*)\])?\s*"
 _NAMED = re.compile(rf"[A-Za-z0-9][\w.-]*{_TAIL}@\s*(?P<url>[^\s;]+)\s*(?P<marker>;.*)?")
 _PATH = re.compile(rf"(?P<url>[^\s;\[@]+){_TAIL}(?P<marker>;.*)?")
 _ARCHIVES = (".whl", ".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
-_ADDRESS = re.compile(r"[A-Za-z+]{2,}:(?!$)")
+_ADDRESS = re.compile(r"[A-Za-z+]{2,}:.")
 
 
 @dataclass(frozen=True, slots=True)

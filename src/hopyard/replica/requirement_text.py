@@ -8,9 +8,7 @@ import re
 CONSTRAINT_MARK = b"#:constraint "  # begins a line with a constraint
 _HASHES = re.compile(rb"^(?!#).*\s--hash[=\s]|^--require-hashes\b", re.MULTILINE)
 _REQUIREMENT = re.compile(rb"^[A-Za-z0-9]")
-_ARCHIVE = re.compile(
-    rb"^(\./[^\s;\[]+\.(?:whl|zip|tgz|tar\.gz|tar\.bz2|tar\.xz))(?=[\s;\[]|$)", re.MULTILINE
-)
+_ARCHIVE = re.compile(rb"^(\./[^\s;\[]+\.(?:whl|zip|tgz|tar\.gz|tar\.bz2|tar\.xz))(?![^\s;\[])", re.MULTILINE)
 
 
 def split_constraints(text: bytes) -> tuple[bytes, bytes]:
