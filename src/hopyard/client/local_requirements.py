@@ -19,7 +19,7 @@ _TAIL = r"\s*(?:\[(?P<extras>[^\]]*)\])?\s*"
 _NAMED = re.compile(rf"[A-Za-z0-9][\w.-]*{_TAIL}@\s*(?P<url>[^\s;]+)\s*(?P<marker>;.*)?")
 _PATH = re.compile(rf"(?P<url>[^\s;\[@]+){_TAIL}(?P<marker>;.*)?")
 _ARCHIVES = (".whl", ".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
-_ADDRESS = re.compile(r"[A-Za-z+]{2,}:.")
+_ADDRESS = re.compile(r"\A[A-Za-z+]{2,}:.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def parse_local(line: RequirementLine) -> LocalRequirement | None:
     url = found["url"]
     if url.startswith("file:"):
         path = unquote(urlsplit(url).path)
-    elif _ADDRESS.match(url):
+    elif _ADDRESS.search(url):
         return None
     else:
         path = url.partition("#")[0]
@@ -82,7 +82,7 @@ def archive_lines(line: RequirementLine, local: LocalRequirement, root: Path) ->
 def linked_archives(line: RequirementLine, root: Path) -> Iterator[str]:
     """Yields the archives of a `--find-links` folder of the code, as paths in it."""
     for link in line.values.find_links or ():
-        if _ADDRESS.match(link) and not link.startswith("file:"):
+        if _ADDRESS.search(link) and not link.startswith("file:"):
             continue
         path = unquote(urlsplit(link).path) if link.startswith("file:") else link
         beside = line.file.parent / path
