@@ -22,7 +22,7 @@ _SUBMODULE_PATH = re.compile(r"^[ \t]*path[ \t]*=[ \t]*([^\n]+)", re.MULTILINE)
 
 
 def unfetched_notices(tree: PackedTree) -> Iterator[str]:
-    """Yields a warning for submodules and one for files whose content is not on this machine."""
+    """Yields a warning for submodules and one for files, if their content is not on this machine."""
     top = next((place for place in (tree.root, *tree.root.parents) if (place / ".git").exists()), None)
     if top is None:
         return

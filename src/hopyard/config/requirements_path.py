@@ -21,7 +21,7 @@ class RequirementsPath:
 def parse_requirements_path(path: Path) -> RequirementsPath:
     """Reads `pyproject.toml`, `pyproject.toml[plot]`, `pyproject.toml:dev`, `.[plot]:dev`.
 
-    A folder stands for its `pyproject.toml`."""
+    A folder means its `pyproject.toml`."""
     if path.is_file():
         return RequirementsPath(path)
     parts = _PARTS.fullmatch(path.name)
