@@ -45,7 +45,7 @@ requires-python = ">=3.11"
 [[package]]
 name = "{name}"
 version = "1.0"
-source = {{ registry = "https://pypi.org/simple" }}
+source = {{ registry = "https://index.example/simple" }}
 wheels = [{{ url = "https://host.example/{name}-1.0-py3-none-any.whl", hash = "sha256:{64 * "a"}" }}]
 """
         for name in ("certifi", "idna", "six")
