@@ -23,7 +23,7 @@ from hopyard.errors import SpecError
 _PYTHON_OF_CONDA = re.compile(r"python\s*(?:=|==|>=)?\s*([0-9]+(?:\.[0-9]+){0,2})?(?:[.*=].*)?")
 _CONDA_TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _EXPORT_TIMEOUT_S = 120.0
-_PUBLIC_INDEX = "https://pypi.org/simple"  # or its mirror on the node
+_PUBLIC_INDEX = "//pypi.org/simple"  # or its mirror on the node
 _GROUP_MARKER = re.compile(r"\bin\s+(extras|dependency_groups)\b")
 
 
@@ -271,7 +271,7 @@ def _export_lock(file: Path, path: RequirementsPath) -> str:
 def _read_pylock(file: Path) -> EnvironmentFile:
     content = _parse_toml(decode_text(file.read_bytes(), str(file)), str(file))
     indexes = {str(package["index"]) for package in content.get("packages", ()) if "index" in package}
-    lines = [f"--extra-index-url {index}" for index in sorted(indexes - {_PUBLIC_INDEX})]
+    lines = [f"--extra-index-url {index}" for index in sorted(indexes) if _PUBLIC_INDEX not in index]
     for package in content.get("packages", ()):
         name, version = package.get("name"), package.get("version")
         if not name or not version or "vcs" in package or "directory" in package:
