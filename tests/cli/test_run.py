@@ -319,15 +319,6 @@ def test_passwords_in_requirements_and_package_indexes_are_refused(shell: Shell)
     assert shell.hop("run", "hello.py").text == "['.hopignore', 'hello.py', 'sub']\n"
 
 
-def test_unpackable_file_is_named(shell: Shell) -> None:
-    shell.write("hello.py", HELLO)
-    (shell.folder / "out").symlink_to("/etc/passwd")
-    result = shell.hop("run", "hello.py")
-    assert result.code == 2
-    assert "`out`" in result.stderr_text.splitlines()[0]
-    assert "hint: " in result.stderr_text
-
-
 def test_full_disk_and_closed_stdout_do_not_stop_the_run(shell: Shell) -> None:
     import subprocess
 

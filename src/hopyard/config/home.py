@@ -23,6 +23,7 @@ from hopyard.private_files import (
 
 HOME_VARIABLE = "HOPYARD_HOME"
 REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
+RUN_PLACES_DIR = "run-folders"  # see `Home.run_places`
 _LOST_AND_FOUND = "lost+found"  # belongs to root if the home is a mounted disk
 # on another disk, behind a link
 _LINKABLE_ENTRIES = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})
@@ -150,7 +151,7 @@ class Home:
     def run_places(self) -> Path:
         """The folder with a link to the files of the current attempt of each run, by the run's id. Processes
         of a run find their files there, at the same path in each attempt."""
-        return self.root / "run-folders"
+        return self.root / RUN_PLACES_DIR
 
     @property
     def trees(self) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hopyard.config.home import RUN_PLACES_DIR
 from hopyard.errors import is_transient
 from hopyard.replica.replica_log import log
 
@@ -237,7 +238,7 @@ def _belongs_to_other_replica(pid: int, folder: Path) -> bool:
         cwd = Path(f"/proc/{pid}/cwd").readlink()
     except OSError:
         return False  # it ended, or is another user's
-    if cwd.parts[-4:] == (*folder.parts[-3:], "work"):
+    if cwd.parts[-4:] in _working_folders(folder):
         return not is_same_file(Path(f"/proc/{pid}/cwd"), folder / "work")
     replica_folder = _folder_of(pid)
     return (
@@ -245,6 +246,13 @@ def _belongs_to_other_replica(pid: int, folder: Path) -> bool:
         and not is_missing(replica_folder)
         and not is_same_file(replica_folder, folder)
     )
+
+
+def _working_folders(folder: Path) -> tuple[tuple[str, ...], ...]:
+    """Returns the ends of both paths of a replica's own working folder: in the attempt, and in the place of
+    the run. A process in another mount namespace has the second one."""
+    attempts, attempt, rank = folder.parts[-3:]
+    return (attempts, attempt, rank, "work"), (RUN_PLACES_DIR, attempt.rpartition(".")[0], rank, "work")
 
 
 def _folder_of(pid: int) -> Path | None:
