@@ -111,6 +111,17 @@ def test_metrics_beyond_limit_keep_first_and_newest_values(
     assert len(data) < MIB + 1000
 
 
+def test_file_that_has_just_passed_its_limit_is_not_read_as_it_is(stream: Callable[[str], Stream]) -> None:
+    metrics = stream("metrics")
+    metrics.write(pack_definition("loss") + packed_points("loss", range(30_000)))
+    metrics.server = metrics.limit.read("metrics", metrics.descriptor, 0, 100_000)
+    assert len(metrics.server) == 100_000
+    metrics.write(packed_points("loss", range(30_000, 60_000)))
+    assert metrics.limit.read("metrics", metrics.descriptor, 100_000, 4 * MIB) == b"", "before it is limited"
+    result = points(metrics.ship(ended=True))["loss"]
+    assert [point.step for point in result[-1:]] == [59_999] and len(metrics.server) < MIB + 1000
+
+
 def test_part_below_limit_is_sent_without_space_for_newest_values(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss") + packed_points("loss", range(60_000)))

@@ -358,7 +358,7 @@ class StreamShipper:
         return heads, parts
 
     def _read(self, name: str, stream: _Stream, count: int) -> bytes:
-        if self._reports.applies(name, stream.size):
+        if self._reports.covers(name):
             return self._reports.read(name, stream.descriptor, stream.acknowledged, count)
         return self._output.read(
             name, stream.descriptor, stream.acknowledged, count, ended=self._final_status is not None

@@ -223,15 +223,15 @@ class ReportLimit:
         self._limited: dict[str, _LimitedStream] = {}
         self._head_bytes: dict[str, int] = {}  # of streams without a place for a summary file
 
+    def covers(self, name: str) -> bool:
+        """Returns whether this stream has a limit."""
+        return bool(self.limit_bytes) and name in _SUMMARY_TYPES
+
     def applies(self, name: str, size: int) -> bool:
         """Returns whether this stream, with a file of `size` bytes, is over the limit and is no longer sent
         as it is.
         """
-        return (
-            bool(self.limit_bytes)
-            and name in _SUMMARY_TYPES
-            and (size > self.limit_bytes or name in self._limited)
-        )
+        return self.covers(name) and (size > self.limit_bytes or name in self._limited)
 
     def update(
         self, name: str, path: str, descriptor: int, size: int, *, acknowledged: int, now: float, ended: bool
@@ -279,10 +279,15 @@ class ReportLimit:
         return self._head_bytes[name]
 
     def read(self, name: str, descriptor: int, offset: int, count: int) -> bytes:
-        """Returns at most `count` bytes of the server's copy, from offset `at`."""
+        """Returns at most `count` bytes of the server's copy of a stream that has a limit, from `offset`.
+
+        A file that grew over the limit since the last `update` is not read further before the next one.
+        """
         limited = self._limited.get(name)
         if limited is None:
-            return os.pread(descriptor, max(0, min(count, self._head_bytes.get(name, 0) - offset)), offset)
+            size = os.fstat(descriptor).st_size
+            end = size if size <= self.limit_bytes else self._head_bytes.get(name, 0)
+            return os.pread(descriptor, max(0, min(count, end - offset)), offset)
         if offset < limited.limit_offset:
             return os.pread(descriptor, min(count, limited.limit_offset - offset), offset)
         return os.pread(
