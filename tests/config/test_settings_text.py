@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from typing import Any
 
@@ -106,12 +107,46 @@ def test_texts_without_keys_and_odd_values_are_refused() -> None:
     for text, params in (("- a\n", {"lr": 1}), ("a: [\n", {"lr": 1}), (YAML, {"other.dim": 1})):
         with pytest.raises(ValueError):
             change_yaml(text, params)
-    for text, params in (("a = \n", {"lr": 1}), (TOML, {"lr": None}), (TOML, {"optim": 1})):
+    toml: list[tuple[str, dict[str, Any]]] = [
+        ("a = \n", {"lr": 1}),
+        (TOML, {"lr": None}),
+        (TOML, {"optim": 1}),
+    ]
+    toml += [(TOML, {"optim.names.2": 1}), (TOML, {"stage.2.depth": 1}), (TOML, {"stage.x.depth": 1})]
+    for text, params in toml:
         with pytest.raises(ValueError):
             change_toml(text, params)
     assert change_yaml("", {"a.b": 1, "c": "x"}) == "c: x\na: {b: 1}\n"
     assert change_yaml("# only this", {"a": 1}) == "# only this\na: 1\n"
     assert change_toml("", {"a.b": 1, "c": "x"}) == 'a.b = 1\nc = "x"\n'
+
+
+def test_last_one_of_two_equal_keys_is_changed() -> None:
+    assert change_yaml("a: 1\na: 2\n", {"a": 3}) == "a: 1\na: 3\n"
+
+
+def test_numbers_that_are_not_finite_are_numbers_of_yaml() -> None:
+    text = change_yaml("", {"a": math.inf, "b": -math.inf, "c": math.nan})
+    values = yaml.safe_load(text)
+    assert (values["a"], values["b"], math.isnan(values["c"])) == (math.inf, -math.inf, True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"a # b \\" ]"',
+        "'a # [ b\\'",
+        '"""\n# a\n"b" \\""" ] """"',
+        "'''\n# a\n'b\\'''",
+        '""',
+        "''''''",
+        '[\n  "]", # ]\n  {a = "}"},\n]',
+        "1979-05-27 07:32:00Z",
+    ],
+)
+def test_toml_value_is_found_to_its_end(value: str) -> None:
+    text = f"x = {value}  # old\n[t]\ny = 1\n"
+    assert change_toml(text, {"x": 2, "t.y": 3}) == "x = 2  # old\n[t]\ny = 3\n"
 
 
 NAMES = st.sampled_from(["a", "b", "lr", "deep key", "no", "1"])

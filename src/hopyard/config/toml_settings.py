@@ -16,6 +16,11 @@ _KEY = rf"{_WORD}(?:[ \t]*\.[ \t]*{_WORD})*"
 _ENTRY = re.compile(rf"^[ \t]*({_KEY})[ \t]*=[ \t]*", re.ASCII)
 _HEADER = re.compile(rf"^[ \t]*(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?[ \t]*(?:#.*)?\r?\n?", re.ASCII)
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+# what a value may contain: texts, which may hold all others, comments, brackets, and the end of a line
+_TOKEN = re.compile(
+    r"""\"{3}(?:\\.|[^\\])*?"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|#[^\n]*|[][{}]|\r?\n""",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +108,18 @@ def _entries(text: str) -> Iterator[TomlEntry]:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Returns the end of a value, before a comment. Each shorter text is no value."""
-    import tomllib
-
-    stops = [start + each.start() for each in re.finditer(r"#|\r?\n|\Z", text[start:])]
-    for stop in stops:
-        try:
-            tomllib.loads(f"x = {text[start:stop]}")
-        except tomllib.TOMLDecodeError:
-            continue
-        return start + len(text[start:stop].rstrip())
-    raise ValueError("a value has no end")
+    """Returns the end of a value, before a comment."""
+    depth, end = 0, len(text)
+    for token in _TOKEN.finditer(text, start):
+        first = token[0][0]
+        if first in "[{":
+            depth += 1
+        elif first in "]}":
+            depth -= 1
+        elif first in "#\r\n" and depth <= 0:
+            end = token.start()
+            break
+    return start + len(text[start:end].rstrip())
 
 
 def _words(key: str) -> tuple[str, ...]:
@@ -126,16 +132,22 @@ def _set_nested(values: Any, path: Sequence[str], value: Value) -> None:
     *parents, last = path
     for parent in parents:
         if isinstance(values, list):
-            values = values[int(parent)]
+            values = values[_index(parent, values)]
             continue
         inner = values.setdefault(parent, {})
         if not isinstance(inner, (dict, list)):
             inner = values[parent] = {}
         values = inner
     if isinstance(values, list):
-        values[int(last)] = value
+        values[_index(last, values)] = value
     else:
         values[last] = value
+
+
+def _index(name: str, entries: Sequence[Any]) -> int:
+    if name.isdecimal() and int(name) < len(entries):
+        return int(name)
+    raise ValueError(f"`{name}` is not an entry of a list")
 
 
 def _format(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,7 +70,7 @@ def _find(node: Any, name: str) -> tuple[int, Any] | None:
         if name.isdecimal() and int(name) < len(node.value):
             return node.start_mark.index, node.value[int(name)]
         raise ValueError(f"`{name}` is not an entry of a list")
-    for key, value in node.value:
+    for key, value in reversed(node.value):  # of a key that occurs twice, the last one counts
         if isinstance(key, yaml.ScalarNode) and key.value == name:
             return key.end_mark.index, value
     return None
@@ -126,6 +127,8 @@ def _format(value: Value) -> str:
     import yaml
 
     if isinstance(value, float):
+        if not math.isfinite(value):
+            return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
         digits, exponent, power = repr(value).partition("e")
         return f"{digits}.0{exponent}{power}" if exponent and "." not in digits else repr(value)
     if isinstance(value, str):
