@@ -58,6 +58,9 @@ def test_parameters_cell_declares_variables() -> None:
         (("%%time\nlr",), True),
         (("if True:\n    !python train.py --rate {lr}",), True),
         (("this is not python",), False),
+        (("x = (a\n     % lr)",), True),
+        (("if lr:  # enough?\n    pass",), True),
+        (("%time x\nif lr:  # enough?\n    pass",), True),
     ],
 )
 def test_value_has_effect_where_it_is_read_before_it_is_set(cells: tuple[str, ...], takes: bool) -> None:

@@ -20,7 +20,7 @@ EXECUTED_SUFFIX = ".executed.ipynb"
 NOTEBOOK_MODULE = "hopyard.sdk.notebook"
 _TAG, _INJECTED_TAG = "parameters", "injected-parameters"
 _PYTHON = ("python", "ipython", "python3", "")
-_LINE_MAGIC = re.compile(r"(\s*)[%!?].*|(\s*)[\w., ]+=\s*[%!].*|.*\?\s*", re.ASCII)
+_LINE_MAGIC = re.compile(r"(\s*)[%!?].*|(\s*)[\w., ]+=\s*[%!].*|[^#]*\?\s*", re.ASCII)
 _EXPANDED = re.compile(r"\{([A-Za-z_]\w*)|\$([A-Za-z_]\w*)", re.ASCII)
 _CODE_MAGIC = re.compile(r"\s*%%(?:time|timeit|capture|prun)\b.*", re.ASCII)
 
@@ -110,6 +110,8 @@ def _tags(cell: Mapping[str, Any]) -> list[str]:
 
 def _plain_code(text: str) -> str:
     """Returns the cell without magics; each line keeps its number."""
+    if _parse(text) is not None:
+        return text  # a line of it may look like one: `% size` in an expression, `# good?`
     lines = text.splitlines()
     if lines and lines[0].lstrip().startswith("%%"):
         if not _CODE_MAGIC.fullmatch(lines[0]):
