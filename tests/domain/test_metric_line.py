@@ -32,6 +32,8 @@ from hopyard.errors import SpecError
         ("loss {loss}", "loss infinite", None),
         ("loss {loss}", "loss none", None),
         ("(loss) {loss}", "loss 3", None),
+        ("{loss} {acc}", "1" * 65536, None),
+        ("{acc}% of {}", "1/2 0.5% of 4", (0, {"acc": 0.5})),
     ],
 )
 def test_line_has_metrics(template: str, line: str, expected: tuple[int, dict[str, float]] | None) -> None:

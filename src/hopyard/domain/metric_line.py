@@ -68,6 +68,8 @@ class MetricLine:
         if not set(self.names) - {STEP}:
             raise SpecError(f"{what}: `{template}` names no metric", hints=(_HINT,))
         start = r"(?<!\w)" if template[0].isalnum() else ""
+        if template[0] == "{" and template[1] != "{":
+            start = r"(?<!\d)"  # else each digit of a long number is tried as the first one
         return "".join((start, *parts, _escape(template[end:])))
 
     def _number(self, name: str, template: str, what: str) -> str:
