@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hopyard.client.code_symlinks import kept_links
 from hopyard.client.feedback import no_progress
 from hopyard.client.git_state import GitProbe
 from hopyard.client.ignore_check import failed_run_hint, missing_file_hint
@@ -149,6 +150,13 @@ def test_what_a_dataset_replaces_is_not_packed(folder: Path) -> None:
     (folder / ".gitignore").unlink()
     assert packed_paths(pack(folder)[0]) == {"main.py", "data/train.bin"}
     assert packed_paths(pack(folder, omitted=["data", ""])[0]) == {"main.py"}
+
+
+def test_link_with_a_target_that_no_file_system_has_is_left_out(folder: Path) -> None:
+    (folder / "long").symlink_to("/" + 300 * "a")
+    lines: list[str] = []
+    assert kept_links(pack(folder)[0], (), lines.append) == {}
+    assert lines[0].startswith("warning: links without a usable target are not packed: long -> /aaa")
 
 
 def test_content_that_git_has_not_fetched_is_named(folder: Path) -> None:

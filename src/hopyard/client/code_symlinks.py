@@ -28,7 +28,7 @@ def kept_links(tree: PackedTree, placed: Iterable[str], notify: Notify) -> dict[
         if path in places:
             continue
         real = os.path.realpath(target)
-        is_usable = target.isprintable() and Path(real).exists() and len(kept) < MAX_LINKS
+        is_usable = target.isprintable() and os.access(real, os.F_OK) and len(kept) < MAX_LINKS
         if is_usable and os.path.commonpath((real, homes)) != homes:
             kept[path] = target
         else:
