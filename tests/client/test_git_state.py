@@ -220,7 +220,10 @@ def test_remotes_lose_their_secrets(url: str, expected: str) -> None:
     assert strip_url_credentials(url) == expected
 
 
-def test_commit_of_another_repository_is_read_without_its_programs(repository: Path, tmp_path: Path) -> None:
+def test_commit_of_another_repository_is_read_without_its_programs(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_state, "_SHORT_TIMEOUT_S", 60.0)  # git takes long on a busy machine
     commit = git(repository, "rev-parse", "HEAD")[:12]
     assert read_commit(repository) == commit
     for key, value in (
