@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.controller.manifests import measure_manifest
 from hopyard.domain.encoded_path import check_encoded_path, decode_path, encode_path, to_text
 from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
 from hopyard.errors import IntegrityError, SpecError
@@ -41,13 +42,35 @@ def test_only_odd_paths_are_encoded(path: str, text: tuple[str, bool]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["%2E%2E/x", "a%2Fb", "a%", "%0a", "%00%", "a\nb", "../a", "/a", "%41", ".git/x", "%FF" * 256, "x" * 256],
+    [
+        "%2E%2E/x",
+        "a%2Fb",
+        "a%",
+        "%0a",
+        "%00",
+        "%00%",
+        "a\nb",
+        "../a",
+        "/a",
+        "%41",
+        ".git/x",
+        "%FF" * 256,
+        "x" * 256,
+    ],
 )
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(SpecError):
         check_encoded_path(text)
     with pytest.raises(IntegrityError):
         Manifest.decode(Manifest((FileEntry(text, 0, ()),), encoded=True).encode())
+
+
+@pytest.mark.parametrize("target", ["%2Fetc%2Fpasswd", "%2E%2E/x", "a%2F..", "b%00"])
+def test_target_that_leads_elsewhere_when_it_is_decoded_is_refused(target: str) -> None:
+    tree = Manifest((FileEntry("a%0Ab", 0, ()),), (LinkEntry("link", target),), encoded=True)
+    for read in (Manifest.decode, measure_manifest):
+        with pytest.raises(IntegrityError, match="link `link` leads out of the tree"):
+            read(tree.encode())
 
 
 def test_encoded_manifest_is_read_back() -> None:

@@ -31,11 +31,17 @@ def decode_path(text: str) -> str:
     )
 
 
+def is_encoded(text: str) -> bool:
+    """Returns whether the text is the encoded form of a path: no other form may hide `/` or `..`."""
+    path = decode_path(text)
+    return encode_path(path) == text and "\0" not in path
+
+
 def check_encoded_path(text: str) -> None:
     """Raises SpecError if the text is not the encoded form of a path inside a tree."""
     check_path(text, max_part_bytes=3 * MAX_PART_BYTES)
     path = decode_path(text)
-    if encode_path(path) != text or is_repository_name(path):
+    if not is_encoded(text) or is_repository_name(path):
         raise SpecError(f"`{escape(text[:200])}` is not a path in its encoded form")
     if any(len(part.encode("utf-8", "surrogateescape")) > MAX_PART_BYTES for part in path.split("/")):
         raise SpecError(f"`{escape(text[:80])}…` has a part longer than {MAX_PART_BYTES} bytes")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hopyard.domain.encoded_path import check_encoded_path
+from hopyard.domain.encoded_path import check_encoded_path, is_encoded
 from hopyard.domain.ids import Digest, is_digest
 from hopyard.domain.path_check import check_path, link_stays_inside, parent_paths, repository_folders
 from hopyard.errors import IntegrityError, SpecError
@@ -173,7 +173,8 @@ class Manifest:
             if not all(is_digest(chunk) for chunk in entry.chunks):
                 raise IntegrityError(f"manifest: a chunk of `{entry.path}` is not a digest")
         for link in self.links:
-            if not link_stays_inside(link.path, link.target):
+            is_plain = not self.encoded or is_encoded(link.target)
+            if not is_plain or not link_stays_inside(link.path, link.target):
                 raise IntegrityError(f"manifest: link `{link.path}` leads out of the tree")
         self.blob_sizes()
         for folder in repository_folders(checked):
