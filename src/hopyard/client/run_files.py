@@ -117,9 +117,8 @@ def _live_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
     if run.get("attempt") is None:
         return
     for file in client.iterate_run_files(run["id"]):
-        yield RunFile(
-            file["path"], file["size_bytes"], file["modified_at"], file["rank"], encoded=file["encoded"]
-        )
+        encoded = file.get("encoded", False)  # absent from an older server
+        yield RunFile(file["path"], file["size_bytes"], file["modified_at"], file["rank"], encoded=encoded)
 
 
 def read_run_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
