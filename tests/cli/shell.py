@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HOP = (sys.executable, "-m", "hopyard.cli")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
