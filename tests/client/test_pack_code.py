@@ -159,6 +159,14 @@ def test_link_with_a_target_that_no_file_system_has_is_left_out(folder: Path) ->
     assert lines[0].startswith("warning: links without a usable target are not packed: long -> /aaa")
 
 
+def test_too_many_links_are_refused(folder: Path) -> None:
+    (folder / "images").mkdir()
+    for number in range(1001):
+        (folder / "images" / str(number)).symlink_to("/dev/null")
+    with pytest.raises(SpecError, match="1,001 links lead out of the folder, and a run has at most 1,000"):
+        kept_links(pack(folder)[0], (), print)
+
+
 def test_content_that_git_has_not_fetched_is_named(folder: Path) -> None:
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + 64 * "a" + "\nsize 12345\n"
     (folder / "weights.pt").write_text(pointer)

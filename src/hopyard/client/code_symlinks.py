@@ -10,6 +10,7 @@ from hopyard.client.feedback import Notify
 from hopyard.config.home import Home
 from hopyard.datasets.packed_tree import PackedTree
 from hopyard.domain.text import escape
+from hopyard.errors import SpecError
 
 MAX_LINKS = 1000
 _MAX_NAMED = 3
@@ -19,7 +20,7 @@ def kept_links(tree: PackedTree, placed: Iterable[str], notify: Notify) -> dict[
     """Returns the target of each link that the working folder of the run gets, and notifies of them.
 
     placed: the paths of datasets, which replace links. A link without a target, and one into the home of
-    Hopyard, is left out.
+    Hopyard, is left out. Raises SpecError for too many links: a part of them would be a part of the data.
     """
     kept: dict[str, str] = {}
     left_out: list[str] = []
@@ -28,11 +29,16 @@ def kept_links(tree: PackedTree, placed: Iterable[str], notify: Notify) -> dict[
         if path in places:
             continue
         real = os.path.realpath(target)
-        is_usable = target.isprintable() and os.access(real, os.F_OK) and len(kept) < MAX_LINKS
+        is_usable = target.isprintable() and os.access(real, os.F_OK)
         if is_usable and os.path.commonpath((real, homes)) != homes:
             kept[path] = target
         else:
             left_out.append(f"{escape(path)} -> {escape(target)}")
+    if len(kept) > MAX_LINKS:
+        raise SpecError(
+            f"{len(kept):,} links lead out of the folder, and a run has at most {MAX_LINKS:,}",
+            hints=("link their folder as a whole, or add them to `.hopignore`", "or use `hop dataset push`"),
+        )
     if kept:
         texts = [f"{path} -> {target}" for path, target in kept.items()]
         notify(f"note: links out of the folder stay links, and no data is packed: {_shorten(texts)}")
