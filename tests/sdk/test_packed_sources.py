@@ -115,6 +115,15 @@ def test_module_that_is_not_packed_comes_from_the_original(folders: tuple[Path, 
     assert output == "" and "No module named 'proj.absent'" in errors
 
 
+def test_module_that_is_not_packed_with_a_link_to_the_copy(folders: tuple[Path, Path, Path]) -> None:
+    """Without namespaces, Python finds the script's packages at the real path of the working folder."""
+    origin, copy, site = folders
+    (origin / "lib" / "proj" / "_version.py").write_text("version = '1.2'\n")
+    (copy.parent / "place").symlink_to(copy)
+    code = f"import sys; sys.path.insert(0, '{copy}/lib'); import proj._version as v; print(v.version)"
+    assert run((origin, copy.parent / "place", site), code)[0] == "1.2"
+
+
 def test_other_paths_stay(folders: tuple[Path, Path, Path]) -> None:
     (folders[2] / "proj.pth").write_text(f"{folders[0]}/absent\n")
     (folders[0] / "absent").mkdir()

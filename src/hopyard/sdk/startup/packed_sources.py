@@ -39,6 +39,7 @@ class _CopyLocator:
 
     def __init__(self, origin: str, code: str) -> None:
         self.origin, self.code = origin, code
+        self.real_code = os.path.realpath(code)  # `code` is a link on a node without namespaces
 
     def find(self, path: Any) -> str | None:
         """Returns the copy of a path, None if there is none."""
@@ -60,9 +61,10 @@ class _CopyLocator:
 
     def original(self, path: str) -> str | None:
         """Returns the path in the submitter's folder of which `path` is the copy."""
-        if path != self.code and not path.startswith(self.code + os.sep):
-            return None
-        return os.path.normpath(os.path.join(self.origin, os.path.relpath(path, self.code)))
+        for code in (self.code, self.real_code):
+            if path == code or path.startswith(code + os.sep):
+                return os.path.normpath(os.path.join(self.origin, os.path.relpath(path, code)))
+        return None
 
 
 class _CopyFinder:
@@ -105,7 +107,7 @@ class _CopyFinder:
     def _is_related(self, file: Any) -> bool:
         """Returns whether a file is in the copy, or in the submitter's folder without a copy."""
         real = os.path.realpath(file) if isinstance(file, str) else ""
-        return real.startswith((self._copies.origin + os.sep, os.path.realpath(self._copies.code) + os.sep))
+        return real.startswith((self._copies.origin + os.sep, self._copies.real_code + os.sep))
 
 
 def _copied_spec(name: str, spec: Any, copy: str) -> Any:
