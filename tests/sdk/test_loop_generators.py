@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hopyard.sdk import bound_objects as binding
+from hopyard.sdk.iterable_generators import find_generators
 from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.session import Session
 
@@ -101,6 +102,26 @@ def train(
     except Killed:
         pass
     return seen
+
+
+class Odd:
+    """A part of a dataset that is no generator."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"{name}: the connection is closed")
+
+
+class Simulator:
+    def get_state(self, body: str) -> str:
+        return body
+
+    set_state = get_state
+
+
+def test_other_parts_of_a_dataset_are_no_generators() -> None:
+    loader = Stream()
+    vars(loader.dataset).update(parts=[Odd()], simulator=Simulator())
+    assert list(find_generators(loader)) == ["dataset.generators['noise']"]
 
 
 @pytest.mark.parametrize("bound", [False, True])

@@ -62,14 +62,23 @@ def _search(value: object, prefix: str, found: dict[str, Any], depth: int) -> No
     attributes = getattr(value, "__dict__", None)
     if not isinstance(attributes, dict):
         return
-    for name, part in attributes.items():
+    for name, part in list(attributes.items()):  # a thread of a dataset may add some
         is_part = name in _PARTS and depth > 0
         for key, item in _items(part):
             path = f"{prefix}{name}{key}"
-            if state_kind(item) in _GENERATOR_KINDS and all(item is not known for known in found.values()):
+            if _is_generator(item) and all(item is not known for known in found.values()):
                 found[path] = item
             elif is_part:
                 _search(item, f"{path}.", found, depth - 1)
+
+
+def _is_generator(value: Any) -> bool:
+    """Returns whether the value has the state of a generator. Other objects of a dataset may have methods of
+    these names that take arguments, or answer each name with an error of their own."""
+    try:
+        return state_kind(value) in _GENERATOR_KINDS and capture_state(value) is not None
+    except Exception:
+        return False
 
 
 def _items(value: object) -> Iterable[tuple[str, object]]:
