@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hopyard.sdk.startup import wandb_run
 from hopyard.sdk.startup.wandb_run import install
 
 
@@ -47,3 +48,23 @@ def test_keys_of_other_hosts_count(home: Path, monkeypatch: pytest.MonkeyPatch) 
     (home / ".config" / "wandb").mkdir(parents=True)
     (home / ".config" / "wandb" / "settings").write_text("[default]\nbase_url = https://ml.example")
     assert imported_library().init() is None
+
+
+def test_run_that_names_no_folder_of_logs_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run:
+        id, name, offline, step, config = "without-logs", "n", True, 3, {"lr": 0.1}
+
+        def log(self, data: Any, step: Any = None) -> str:
+            return f"{data} {step}"
+
+        def finish(self) -> None: ...
+
+    module: Any = ModuleType("wandb.sdk.wandb_run")
+    module.Run = Run
+    recorded: list[tuple[Any, ...]] = []
+    for name in ("log_metrics", "record_params"):
+        monkeypatch.setattr(wandb_run, name, lambda *arguments: recorded.append(arguments))
+    monkeypatch.setattr(wandb_run, "run_prefix", lambda *_: "")
+    install(module)
+    assert module.Run().log({"loss": 0.5}) == "{'loss': 0.5} None"
+    assert recorded == [("wandb", {"lr": 0.1}, ""), ("wandb", {"loss": 0.5}, 3, "")]

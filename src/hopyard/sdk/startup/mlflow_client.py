@@ -26,8 +26,7 @@ def install(module: ModuleType) -> None:
 
     def create_run_with_prefix(self: Any, *arguments: Any, **options: Any) -> Any:
         run = create_run(self, *arguments, **options)
-        name = options.get("run_name") or (options.get("tags") or {}).get("mlflow.runName")
-        call_guarded("mlflow", run_prefix, "mlflow", run.info.run_id, name)
+        call_guarded("mlflow", _name_run, run, options)
         return run
 
     def log_metric_and_record(
@@ -69,6 +68,11 @@ def install(module: ModuleType) -> None:
 
     client.log_metric, client.log_param = log_metric_and_record, log_param_and_record
     client.log_batch, client.create_run = log_batch_and_record, create_run_with_prefix
+
+
+def _name_run(run: Any, options: Any) -> None:
+    name = options.get("run_name") or (options.get("tags") or {}).get("mlflow.runName")
+    run_prefix("mlflow", run.info.run_id, name)
 
 
 def _read_text(value: Any) -> Any:

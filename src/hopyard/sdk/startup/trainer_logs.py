@@ -52,16 +52,18 @@ def _extend_connector(connector: Any) -> None:
 
     def log_and_record(self: Any, metrics: Any, step: Any = None, *arguments: Any, **options: Any) -> Any:
         result = log(self, metrics, step, *arguments, **options)
-        trainer = self.trainer
-        if metrics and not trainer.loggers and trainer.is_global_zero:
-            call_guarded("lightning", _record_unlogged, trainer, dict(metrics), step)
+        if metrics:
+            call_guarded("lightning", _record_unlogged, self, metrics, step)
         return result
 
     connector.log_metrics = log_and_record
 
 
-def _record_unlogged(trainer: Any, metrics: dict[Any, Any], step: Any) -> None:
+def _record_unlogged(connector: Any, logged: Any, step: Any) -> None:
     """Records metrics that no logger gets, with the step that a logger would get."""
+    trainer, metrics = connector.trainer, dict(logged)
+    if trainer.loggers or not trainer.is_global_zero:
+        return
     given = metrics.pop("step", None) if step is None else step
     if given is None:
         metrics.setdefault("epoch", trainer.current_epoch)

@@ -79,7 +79,7 @@ def _extend_run(run_class: Any) -> None:
         result = log(self, data, step, *arguments, **options)
         if isinstance(data, dict):
             _record_config(self)
-            log_metrics("wandb", data, number, _prefix(self))
+            call_guarded("wandb", _record_metrics, self, data, number)
         return result
 
     def finish_and_record(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -88,7 +88,7 @@ def _extend_run(run_class: Any) -> None:
 
     def create_and_remember(self: Any, *arguments: Any, **options: Any) -> None:
         create(self, *arguments, **options)
-        call_guarded("the log of wandb", _log_folders.append, self.settings.log_dir)
+        call_guarded("the log of wandb", _remember_log, self)
 
     run_class.log, run_class.finish = log_and_record, finish_and_record
     run_class.__init__ = create_and_remember
@@ -99,9 +99,13 @@ def _record_config(run: Any) -> None:
     call_guarded("wandb", _record_changed_config, run)
 
 
+def _record_metrics(run: Any, values: dict[Any, Any], step: Any) -> None:
+    log_metrics("wandb", values, step, _prefix(run))
+
+
 def _record_changed_config(run: Any) -> None:
     if run.id not in _recorded:
-        _copy_linked_log(run.settings.log_dir)
+        call_guarded("the log of wandb", _copy_log_of, run)
     config = dict(run.config)
     if config != _recorded.get(run.id):
         _recorded[run.id] = config
@@ -111,6 +115,14 @@ def _record_changed_config(run: Any) -> None:
 def _prefix(run: Any) -> str:
     """Returns the prefix of a run's names. Online the server invents a name for a run without one."""
     return run_prefix("wandb", run.id, run.name if run.offline else "")
+
+
+def _remember_log(run: Any) -> None:
+    _log_folders.append(run.settings.log_dir)
+
+
+def _copy_log_of(run: Any) -> None:
+    _copy_linked_log(run.settings.log_dir)
 
 
 def _copy_linked_logs() -> None:
