@@ -136,10 +136,8 @@ class RunPreparation:
 
     def _place_links(self) -> None:
         launch = self.spec.launch
-        places = {ref.path for ref in launch.datasets}
-        links = {path: target for path, target in launch.environment.links.items() if path not in places}
         note = log if self.spec.node.local_rank else self.run_folder.note
-        place_links(self.folder.work, links, note)
+        place_links(self.folder.work, launch.environment.links, (ref.path for ref in launch.datasets), note)
 
     def _restore_run_folder(self, cache: TreeCache, manifest: Digest) -> None:
         tree = self.run_folder.gang.root / "restored"
