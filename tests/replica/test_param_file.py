@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,13 @@ def test_no_file_outside_the_working_folder_is_written(tmp_path: Path) -> None:
         with pytest.raises(PrepareFailed, match="outside the working folder"):
             write_param_file(launch(path), work)
     assert [(path.name, path.read_text()) for path in other.iterdir()] == [("a.json", "{}")]
+
+
+def test_entry_that_a_list_lacks_is_an_error_of_the_parameters(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("layers = [64, 32]\n")
+    for name in ("layers.9", "layers.0.units", "layers.first"):
+        with pytest.raises(PrepareFailed, match=r"cannot be written into config\.toml"):
+            write_param_file(replace(launch("config.toml"), params={name: 1}), tmp_path)
 
 
 @pytest.mark.parametrize("file", ["/etc/a.json", "../a.json"])

@@ -76,7 +76,7 @@ def write_param_file(launch: ReplicaLaunch, work: Path) -> None:
         # the script of another replica may replace folders by links meanwhile
         with open_folder_below(work, _inner_path(folder)) as descriptor:
             OpenFolder(descriptor).write(file, [new])
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise PrepareFailed(f"the parameters cannot be written into {form.file}: {error}") from error
 
 
