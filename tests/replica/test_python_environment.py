@@ -544,6 +544,14 @@ def test_archive_of_the_code_is_installed(tmp_path: Path) -> None:
         with zipfile.ZipFile(archive, "a") as wheel:
             wheel.comment = b"other bytes"
         assert environments.prepare(of_lock, stack, cwd=cwd).path != first.path
+        with zipfile.ZipFile(archive) as wheel:
+            files = {name: wheel.read(name) for name in wheel.namelist()}
+        files["probe-1.5.dist-info/METADATA"] += b"Requires-Dist: probe>9\n"
+        with zipfile.ZipFile(archive, "w") as wheel:
+            for name, data in files.items():
+                wheel.writestr(name, data)
+        with pytest.raises(PrepareFailed, match="cannot be met"):  # not the former lock
+            environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=cwd)
         archive.unlink()
         with pytest.raises(PrepareFailed, match="is not in the packed code"):
             environments.prepare(of_lock, stack, cwd=cwd)

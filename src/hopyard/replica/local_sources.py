@@ -34,14 +34,9 @@ def _local_indexes(lock: bytes) -> list[Path]:
     return [Path(unquote(urlsplit(url).path)) for url in urls]
 
 
-def has_local_source(lock: bytes) -> bool:
-    """Returns whether packages come from a folder, where other versions may be at another time."""
-    return bool(local_links(lock) or _local_indexes(lock))
-
-
 def is_local(lock: bytes) -> bool:
-    """Returns whether a package comes from the disk."""
-    return has_local_source(lock) or bool(local_archives(lock))
+    """Returns whether a package comes from the disk, where another one may be at another time."""
+    return bool(local_links(lock) or _local_indexes(lock) or local_archives(lock))
 
 
 def _index_digest(lock: bytes, versions: Mapping[str, str]) -> bytes:

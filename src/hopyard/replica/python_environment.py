@@ -39,7 +39,6 @@ from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.errors import NodeFault, PrepareFailed
 from hopyard.replica.local_sources import (
     FIND_LINKS,
-    has_local_source,
     is_local,
     local_digest,
     reject_local_requirements,
@@ -151,8 +150,8 @@ class Environments:
             f"\n{sorted(index_settings().items())}".encode(errors="surrogateescape")
         ).hexdigest()[:32]
         lock_file = self.root / _LOCKS_DIR / f"{name}.txt"
-        # a local folder may contain other versions now
-        if lock_file.exists() and not has_local_source(lock_file.read_bytes()):
+        # a local folder may contain other versions now, and an archive other requirements
+        if lock_file.exists() and not is_local(lock_file.read_bytes()):
             return lock_file.read_bytes()
         make_folder(lock_file.parent)
         text = self.fetch(requirements)
@@ -160,7 +159,7 @@ class Environments:
         if given_lock is not None:
             return given_lock
         with _lock_file(lock_file.with_suffix(".lock"), fcntl.LOCK_EX) as descriptor:
-            if not lock_file.exists() or has_local_source(lock_file.read_bytes()):
+            if not lock_file.exists() or is_local(lock_file.read_bytes()):
                 self.log("resolving requirements")
                 text, constraints = split_constraints(text)
                 constraint_options = _write_constraints(lock_file, constraints)
