@@ -33,7 +33,7 @@ SPECS = st.builds(
     params=VALUES,
     tags=VALUES,
     env=VALUES,
-    environment=VALUES.map(lambda packages: Environment(packages=packages)),
+    environment=VALUES.map(lambda packages: Environment(packages=packages, links=packages)),
     study=st.none()
     | VALUES.map(
         lambda space: {

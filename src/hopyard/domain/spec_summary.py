@@ -22,8 +22,8 @@ _SEARCHER_KEYS, _BEGINNING_KEYS = ("name",), ("study",)
 
 
 def summarise_spec(spec: RunSpec) -> RunSpec:
-    """Returns the spec without `env`, `secrets`, options of the script, packages of the environment, and with
-    truncated params, tags and commands.
+    """Returns the spec without `env`, `secrets`, options of the script, packages and links of the
+    environment, and with truncated params, tags and commands.
 
     Of a study, it keeps only single values, `searcher.name` and `beginning.study`. Equal to `spec` if nothing
     is omitted.
@@ -40,7 +40,7 @@ def summarise_spec(spec: RunSpec) -> RunSpec:
         secrets=(),
         param_format=None if spec.param_format is None else replace(spec.param_format, options={}),
         tags=truncate_values(spec.tags),
-        environment=replace(spec.environment, packages={}, editable={}),
+        environment=replace(spec.environment, packages={}, editable={}, links={}),
         study=None if spec.study is None else _brief_study(spec.study),
     )
 

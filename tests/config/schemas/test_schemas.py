@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from hopyard.config.schemas.run_rules import check_spec
 from hopyard.config.schemas.runs import (
     DatasetRefIn,
     EnvironmentIn,
@@ -28,6 +29,7 @@ from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, RunSpec
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.errors import SpecError
 
 PAIRS = [
     (SpecIn, RunSpec),
@@ -88,6 +90,12 @@ def test_spec_round_trips() -> None:
         time_limit_s=3.5,
     )
     assert to_run_spec(msgspec.json.decode(msgspec.json.encode(spec), type=SpecIn)) == spec
+
+
+def test_links_of_the_code_count_to_the_size_of_a_spec() -> None:
+    links = {f"link{number}": "/" + "t" * 4000 for number in range(100)}
+    with pytest.raises(SpecError, match=r"environment\.links: .* at most 256 KiB"):
+        check_spec(RunSpec("p", (RoleSpec(("python", "a.py")),), environment=Environment(links=links)))
 
 
 def test_study_round_trips() -> None:

@@ -152,6 +152,7 @@ def _check_size(spec: RunSpec) -> None:
         "tags": spec.tags,
         "environment.packages": packages,
         "environment.editable": spec.environment.editable,
+        "environment.links": spec.environment.links,
         "secrets": spec.secrets,
     }
     sizes = {name: len(msgspec.json.encode(value)) for name, value in large.items()}
