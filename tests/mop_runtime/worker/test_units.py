@@ -389,14 +389,24 @@ def test_result_of_cancelled_unit_is_discarded(workers: WorkerProcesses, start_d
     driver = start_driver()
     start_and_open(workers, driver, "a")
     params = {"folder": str(workers.folder), "how": "file"}
+    began, go = workers.folder / "began", workers.folder / "go"
+    go.touch()
+    earlier = driver.train(("a", 0), params=params)
+    assert driver.expect(HopResult).unit == earlier
+    with_shelf = state_store_of(workers)
+    assert with_shelf.list_states() == [earlier]
+    for file in (began, go):
+        file.unlink()
     unit = driver.train(("a", 0), params=params)
-    while not (workers.folder / "began").exists():
+    while not began.exists():
         driver.poll(0.01)
     driver.send("a", Cancel(unit))
+    driver.send("a", DropStates((earlier,)))
+    while with_shelf.list_states():  # messages are read in order: the worker has the cancellation too
+        driver.poll(0.01)
     next_one = driver.train(("a", 0), params=params)
-    (workers.folder / "go").touch()
+    go.touch()
     assert driver.expect(HopResult).unit == next_one
-    with_shelf = state_store_of(workers)
     assert with_shelf.list_states() == [next_one]
     driver.send("a", DropStates((next_one,)))
     while with_shelf.list_states():
