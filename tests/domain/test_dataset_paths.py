@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hopyard.domain.dataset_paths import (
@@ -58,3 +60,5 @@ def test_commands_and_variables_name_datasets() -> None:
     check_dataset_names(RunSpec("p", (RoleSpec(("python", "{{dataset:no}}")),)))
     with pytest.raises(SpecError, match="is not a dataset of the run"):
         check_dataset_names(RunSpec("p", (RoleSpec(("python", "{dataset:mnits}")),)))
+    with pytest.raises(SpecError, match=r"params\.data: `\{dataset:mnits\}` is not a dataset of the run"):
+        check_dataset_names(replace(spec, params={"n": 1, "data": "{dataset:mnits}/train"}))

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import Manifest
+from hopyard.domain.param_format import ParamFormat, ParamStyle
 from hopyard.domain.run import DatasetRef
 from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from tests.engines.local.engine_fixture import LocalEngineFixture
@@ -13,8 +15,9 @@ from tests.replica.conftest import RunScenario
 from tests.replica.test_code_data_outputs import with_replica_changes
 
 SCRIPT = """
-import os, sys
-for path in sys.argv[1:]:
+import json, os, sys
+params = json.loads(os.environ["HOPYARD_PARAMS"]), json.load(open("c.json"))
+for path in (*sys.argv[1:], *(values["data"] for values in params)):
     print(open(path + "/a.txt").read())
 print(open(os.environ["HOPYARD_DATASET_IN_CODE"] + "/a.txt").read(), os.environ["DATA"])
 """
@@ -41,13 +44,18 @@ def test_script_finds_datasets_where_it_looks_for_them(run_scenario: RunScenario
         refs = tuple(DatasetRef(name, 1, data[name], path) for name, path in paths.items())
         launch = await fixture.make_launch("a.1", "", code=tree, env={"DATA": "{dataset:above}"})
         command = ("python", "-c", SCRIPT, *paths.values(), "{dataset:in-code}")
-        await fixture.engine.launch(with_replica_changes(launch, datasets=refs, command=command))
+        form = ParamFormat(ParamStyle.FILE, file="c.json")
+        changes = {"params": {"data": "{dataset:above}"}, "param_format": form}
+        await fixture.engine.launch(with_replica_changes(launch, datasets=refs, command=command, **changes))
         (exit_,) = await fixture.wait_exits("a.1")
         assert exit_.is_success, exit_.reason + fixture.sink.stream("a.1", 0, "stderr").decode()
         *lines, last = fixture.sink.stream("a.1", 0, "stdout").decode().splitlines()
-        assert lines == [*(f"in {name}" for name in paths), "in in-code"]
+        assert lines == [*(f"in {name}" for name in paths), "in in-code", "in above", "in above"]
         assert last.startswith("in in-code ") and "{" not in last
-        assert not fixture.sink.artifacts, "the places are no outputs of the run"
+        outputs = Manifest.decode(fixture.sink.blobs[fixture.sink.artifacts["a.1"]])
+        assert [file.path for file in outputs.files] == ["c.json"] and not outputs.links, (
+            "the places are no outputs of the run"
+        )
         if detect_isolation_mode() is not IsolationMode.MODES:
             assert not any(mounted.iterdir()), "others do not see the dataset there"
 

@@ -97,6 +97,7 @@ def check_dataset_names(spec: RunSpec) -> None:
         (f"roles.{index}.command", word) for index, role in enumerate(spec.roles) for word in role.command
     ]
     texts += [(f"env.{name}", text) for name, text in spec.env.items()]
+    texts += [(f"params.{name}", value) for name, value in spec.params.items() if isinstance(value, str)]
     for path, text in texts:
         for name in _references(text):
             if name not in names:
@@ -108,6 +109,11 @@ def check_dataset_names(spec: RunSpec) -> None:
 
 def _references(text: str) -> Iterator[str]:
     return (name for _, name in _REFERENCE.findall(text) if name)
+
+
+def names_dataset(value: object) -> bool:
+    """Returns whether a value contains the folder of a dataset, which differs from node to node."""
+    return isinstance(value, str) and any(_references(value))
 
 
 def fill_dataset_paths(text: str, folders: Mapping[str, object]) -> str:

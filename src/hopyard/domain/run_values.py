@@ -6,17 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hopyard.domain.dataset_paths import names_dataset
+
 MAX_RUN_VALUES = 10_000
 MAX_RUN_VALUE_BYTES = 4 * 2**20  # of names and texts
 
 
 def merge_values(before: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
     """Returns `before` with the values of `updates`. A value that does not fit is dropped, and the previous
-    value stays."""
+    value stays. So does `{dataset:mnist}`: a script reports the folder that the node has in its place."""
     merged = dict(before)
     size = sum(_size(name, value) for name, value in merged.items())
     for name, value in updates.items():
         is_update = name in merged
+        if is_update and names_dataset(merged[name]):
+            continue
         new_size = size + _size(name, value) - (_size(name, merged[name]) if is_update else 0)
         if new_size <= max(size, MAX_RUN_VALUE_BYTES) and (is_update or len(merged) < MAX_RUN_VALUES):
             merged[name], size = value, new_size

@@ -52,6 +52,7 @@ from hopyard.replica.user_command import (
     param_variables,
     report_unread_params,
     user_command,
+    with_dataset_folders,
     write_param_file,
 )
 from hopyard.sdk.output_limit import OutputLimit
@@ -204,8 +205,9 @@ class Replica:
             folder, spec, self._server, stack, self._report_preparing, self._run_folder
         )
         prepared = preparation.run()
+        launch = with_dataset_folders(spec.launch, prepared.datasets)
         env = process_env(
-            spec,
+            replace(spec, launch=launch),
             folder,
             url=self._server.url,
             interpreter=prepared.interpreter.path,
@@ -215,9 +217,9 @@ class Replica:
         )
         if spec.launch.rank == 0:
             self._record_machine_env()
-        command = user_command(spec.launch, prepared.datasets)
-        env |= param_variables(spec.launch, command)
-        write_param_file(spec.launch, folder.work)
+        command = user_command(launch, prepared.datasets)
+        env |= param_variables(launch, command)
+        write_param_file(launch, folder.work)
         argv = list(command.words)
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path

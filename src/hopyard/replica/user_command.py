@@ -36,14 +36,20 @@ _NOTEBOOK_READS = ("notebook", "hop.params")
 _PARSER, _PYTHON, _COPY = "parser", "python", "copy"
 
 
-def user_command(launch: ReplicaLaunch, datasets: Mapping[str, Path]) -> FilledCommand:
-    """Returns the command as it runs, with the parameters and the folders of datasets filled in."""
-    folders = {f"{DATASET_PREFIX}{name}": str(folder) for name, folder in datasets.items()}
+def with_dataset_folders(launch: ReplicaLaunch, datasets: Mapping[str, Path]) -> ReplicaLaunch:
+    """Returns the launch with the folders of datasets in its parameters, which reach the script by several
+    ways: arguments, variables, a file, `hop.params`."""
     params = {
         name: fill_dataset_paths(value, datasets) if isinstance(value, str) else value
         for name, value in launch.params.items()
     }
-    filled = fill_command(launch.command, params, launch.param_format, extra=folders)
+    return replace(launch, params=params)
+
+
+def user_command(launch: ReplicaLaunch, datasets: Mapping[str, Path]) -> FilledCommand:
+    """Returns the command as it runs, with the parameters and the folders of datasets filled in."""
+    folders = {f"{DATASET_PREFIX}{name}": str(folder) for name, folder in datasets.items()}
+    filled = fill_command(launch.command, launch.params, launch.param_format, extra=folders)
     if launch.env and filled.variables:  # the user's own `--env` counts more
         variables = {name: text for name, text in filled.variables.items() if name not in launch.env}
         return replace(filled, variables=variables)

@@ -299,13 +299,14 @@ class RecordCases:
     """Records of a live run."""
 
     async def test_values_are_merged_by_name(self, stores: ClusterStores) -> None:
-        run = (await submit_run(stores, params={"lr": 0.1, "epochs": 3})).id
-        await stores.runs.record_params(run, {"lr": 0.5, "new": "x"})
+        params = {"lr": 0.1, "epochs": 3, "data": "{dataset:mnist}/train"}
+        run = (await submit_run(stores, params=params)).id
+        await stores.runs.record_params(run, {"lr": 0.5, "new": "x", "data": "/trees/1/train"})
         await stores.runs.record_summary(run, {"a": 1.0, "b": math.inf})
         await stores.runs.record_summary(run, {"b": -math.inf, "c": 3.0})
         stored = await stores.runs.get(run)
-        assert stored.params == {"lr": 0.5, "epochs": 3, "new": "x"}
-        assert stored.spec.params == {"lr": 0.1, "epochs": 3}
+        assert stored.params == {**params, "lr": 0.5, "new": "x"}
+        assert stored.spec.params == params
         assert stored.summary == {"a": 1.0, "b": -math.inf, "c": 3.0}
 
     async def test_number_of_values_is_limited_and_existing_ones_update(self, stores: ClusterStores) -> None:
