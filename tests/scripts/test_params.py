@@ -1,13 +1,13 @@
-"""Parameters of scripts that do not import `hopyard`: run, forked with another value, compared."""
+"""Parameters of scripts that do not import `hopyard`: run, killed, resumed, forked, compared."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from tests.cli.shell import Shell
+from tests.scripts.attempts import check_attempts, printed
 
 MODEL = {"batch_size": 64, "layers": [1], "lr": 0.1, "no_cuda": False}
 # the words of `hop run`, the values that the script prints, and the form that the submission states
@@ -43,27 +43,26 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("words", "values", "form"), CASES, ids=range(len(CASES)))
-def test_script_gets_its_params_and_a_fork_changes_them(
+def test_each_attempt_gets_the_params_and_a_fork_changes_them(
     scripts: Shell, words: str, values: dict[str, Any], form: str
 ) -> None:
-    first = scripts.hop("run", *words.split())
-    assert first.code == 0, first.stderr_text
-    assert json.loads(first.text) == values
-    assert form in first.stderr_text and "nothing has read" not in first.stderr_text
+    first = check_attempts(scripts, words, values)
+    assert form in first.stderr_text
     fork = scripts.hop("fork", "last", "-p", "lr=0.25")
-    assert fork.code == 0 and json.loads(fork.text) == {**values, "lr": 0.25}, fork.stderr_text
+    assert fork.code == 0, fork.stderr_text
+    assert printed(fork) == ({**values, "lr": 0.25}, "begins at 0")
 
 
 def test_command_shows_what_runs_and_new_arguments_replace_the_old(scripts: Shell) -> None:
     scripts.hop("run", "-n", "one", "argparse_train.py", "--", "--lr", "0.1", "-b", "8")
     fork = scripts.hop("fork", "one", "-n", "two", "-p", "lr=0.5")
-    assert json.loads(fork.text) == {**MODEL, "lr": 0.5, "batch_size": 8}
+    assert printed(fork)[0] == {**MODEL, "lr": 0.5, "batch_size": 8}
     shown = scripts.hop("info", "two").text
     assert "argparse_train.py --lr 0.5 -b 8" in shown and "lr = 0.5" in shown
     difference = scripts.hop("diff", "one", "two").text
     assert "lr" in difference and "command" not in difference
     other = scripts.hop("fork", "two", "--", "--layers", "7", "--no-cuda")
-    assert json.loads(other.text) == {**MODEL, "layers": [7], "no_cuda": True}
+    assert printed(other)[0] == {**MODEL, "layers": [7], "no_cuda": True}
     assert scripts.hop("info", "last", "--json").json["params"] == {"layers": "7", "no_cuda": True}
 
 
@@ -93,14 +92,14 @@ def test_script_with_a_parser_and_metrics_of_the_sdk_is_not_warned(scripts: Shel
 
 def test_fork_with_other_code_gives_the_params_as_the_new_script_takes_them(scripts: Shell) -> None:
     first = scripts.hop("run", "-p", "lr=0.5", "variables.py")
-    assert json.loads(first.text) == {"lr": 0.5, "name": "none"}
+    assert printed(first)[0] == {"lr": 0.5, "name": "none"}
     newer = scripts.folder / "newer"
     newer.mkdir()
-    for name in ("argparse_train.py", "options.py"):
+    for name in ("argparse_train.py", "options.py", "epochs.py"):
         (scripts.folder / name).rename(newer / name)
     (newer / "argparse_train.py").rename(newer / "variables.py")
     fork = scripts.hop("fork", "last", "--code", "newer", "-p", "batch-size=8")
     assert "arguments (argparse in variables.py)" in fork.stderr_text
-    assert json.loads(fork.text) == {"batch_size": 8, "layers": [1], "lr": 0.5, "no_cuda": False}
+    assert printed(fork)[0] == {"batch_size": 8, "layers": [1], "lr": 0.5, "no_cuda": False}
     refused = scripts.hop("fork", "last", "--code", "newer", "-p", "lrr=8")
     assert refused.code != 0 and "did you mean `lr`?" in refused.stderr_text

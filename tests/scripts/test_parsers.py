@@ -1,13 +1,13 @@
-"""Scripts with the parsers of other libraries: run with `-p`, and forked with another value."""
+"""Scripts with the parsers of other libraries: run with `-p`, killed, resumed and forked."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from tests.cli.shell import Shell
+from tests.scripts.attempts import check_attempts, printed
 
 HYDRA = {"epochs": 3, "optim": {"lr": 0.1, "name": "sgd"}, "total": 0.1}
 # the words of `hop run`, the values that the script prints, and the words of a fork with its changes
@@ -76,13 +76,10 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_parser_of_the_library_gets_the_params(scripts: Shell, name: str) -> None:
+def test_parser_of_the_library_gets_the_params_in_each_attempt(scripts: Shell, name: str) -> None:
     words, values, changes, changed = CASES[name]
-    first = scripts.hop("run", *words.split())
-    assert first.code == 0, first.stderr_text
-    assert json.loads(first.text.splitlines()[0]) == values
-    assert "nothing has read" not in first.stderr_text
+    check_attempts(scripts, words, values)
     fork = scripts.hop("fork", "last", *changes.split())
     assert fork.code == 0, fork.stderr_text
-    assert json.loads(fork.text.splitlines()[0]) == {**values, **changed}
+    assert printed(fork) == ({**values, **changed}, "begins at 0")
     assert "nothing has read" not in fork.stderr_text

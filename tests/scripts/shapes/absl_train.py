@@ -1,8 +1,7 @@
 """Flags of absl."""
 
-import json
-
 from absl import app, flags
+from epochs import train
 
 FLAGS = flags.FLAGS
 flags.DEFINE_float("lr", 0.1, "The learning rate.")
@@ -11,7 +10,7 @@ flags.DEFINE_bool("amp", False, "Whether half precision is used.")
 
 
 def main(_argv):
-    print(json.dumps({"amp": FLAGS.amp, "batch_size": FLAGS.batch_size, "lr": FLAGS.lr}))
+    train({"amp": FLAGS.amp, "batch_size": FLAGS.batch_size, "lr": FLAGS.lr})
 
 
 app.run(main)

@@ -1,8 +1,7 @@
 """A click command with a flag, and a name that differs from its option."""
 
-import json
-
 import click
+from epochs import train
 
 
 @click.command()
@@ -10,7 +9,7 @@ import click
 @click.option("--batch-size", "size", type=int, default=64)
 @click.option("--amp/--no-amp", default=True)
 def main(lr, size, amp):
-    print(json.dumps({"amp": amp, "lr": lr, "size": size}))
+    train({"amp": amp, "lr": lr, "size": size})
 
 
 main()

@@ -3,4 +3,6 @@
 import json
 from pathlib import Path
 
-print(json.dumps(json.loads(Path("config.json").read_text()), sort_keys=True))
+from epochs import train
+
+train(json.loads(Path("config.json").read_text()))

@@ -1,13 +1,12 @@
 """A function that Fire makes a command of."""
 
-import json
-
 import fire
+from epochs import train
 
 
-def train(lr=0.1, layers=(1,), name="none"):
-    print(json.dumps({"layers": layers, "lr": lr, "name": name}))
+def fit(lr=0.1, layers=(1,), name="none"):
+    train({"layers": layers, "lr": lr, "name": name})
 
 
 if __name__ == "__main__":
-    fire.Fire(train)
+    fire.Fire(fit)

@@ -1,7 +1,6 @@
 """A class whose parameters jsonargparse reads."""
 
-import json
-
+from epochs import train
 from jsonargparse import ArgumentParser
 
 
@@ -13,4 +12,4 @@ class Model:
 parser = ArgumentParser()
 parser.add_argument("--seed", type=int, default=0)
 parser.add_class_arguments(Model, "model")
-print(json.dumps(parser.parse_args().as_dict(), sort_keys=True))
+train(parser.parse_args().as_dict())

@@ -1,9 +1,9 @@
 """A Typer function: an argument and options, one of them with a name of its own."""
 
-import json
 from typing import Annotated
 
 import typer
+from epochs import train
 
 
 def main(
@@ -12,7 +12,7 @@ def main(
     batch_size: Annotated[int, typer.Option("--size", "-s")] = 64,
     amp: bool = True,
 ):
-    print(json.dumps({"amp": amp, "lr": lr, "model": model, "size": batch_size}))
+    train({"amp": amp, "lr": lr, "model": model, "size": batch_size})
 
 
 typer.run(main)

@@ -1,9 +1,9 @@
 """A dataclass within a dataclass, read by tyro."""
 
 import dataclasses
-import json
 
 import tyro
+from epochs import train
 
 
 @dataclasses.dataclass
@@ -19,4 +19,4 @@ class Settings:
     amp: bool = False
 
 
-print(json.dumps(dataclasses.asdict(tyro.cli(Settings)), sort_keys=True))
+train(dataclasses.asdict(tyro.cli(Settings)))
