@@ -26,7 +26,10 @@ ExitKind = Literal[
     "time-limit",
 ]
 Goal = Literal["max", "min"]
-OptionKind = Literal["flag", "joined", "list", "omitted", "positional", "repeated", "value"]
+OptionKind = Literal[
+    "count", "flag", "joined", "list", "omitted", "positional", "remainder", "repeated", "value"
+]
+OptionPlace = Literal["any", "first", "last"]
 Outcome = Literal["done", "failed", "refused"]
 Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
@@ -1134,12 +1137,15 @@ class SampleOut(TypedDict):
 
 class ScriptOption(TypedDict):
     """One option of a script. word: as written on its command line. off: the word for false, if there is
-    one. numeric: whether its values are numbers. aliases: its other words."""
+    one. numeric: whether its values are numbers. text: whether they are texts, which it gets as typed.
+    aliases: its other words."""
 
     aliases: NotRequired[list[str]]
     kind: NotRequired[OptionKind]
     numeric: NotRequired[bool]
     off: NotRequired[str]
+    place: NotRequired[OptionPlace]
+    text: NotRequired[bool]
     word: str
 
 
@@ -1148,6 +1154,8 @@ class ScriptOptionIn(TypedDict):
     kind: NotRequired[OptionKind]
     numeric: NotRequired[bool]
     off: NotRequired[str]
+    place: NotRequired[OptionPlace]
+    text: NotRequired[bool]
     word: str
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -167,7 +167,10 @@ def fork(
     if roles is not None:
         changes["roles"] = roles
     if study is None:
-        _change_arguments(changes, source, arguments, code)
+        from hopyard.config.key_values import param_texts
+
+        texts = param_texts(options["params"])
+        _change_arguments(changes, source, arguments, code, texts)
     elif arguments:
         raise SpecError(
             f"{source['name']} is a study, so it has no script with arguments",
@@ -210,9 +213,13 @@ def fork(
 
 
 def _change_arguments(
-    changes: api.ForkIn, source: api.RunOut, arguments: Sequence[str], code: Path | None
+    changes: api.ForkIn,
+    source: api.RunOut,
+    arguments: Sequence[str],
+    code: Path | None,
+    texts: Mapping[str, str],
 ) -> None:
-    """Adds the changes of parameters and arguments. Raises SpecError."""
+    """Adds the changes of parameters and arguments. texts: of values, as typed. Raises SpecError."""
     from dataclasses import asdict
 
     from hopyard.cli.run_text import param_form
@@ -224,7 +231,7 @@ def _change_arguments(
     new_form = None
     if code is not None:
         form = new_form = fork_form(roles, form, params, code.resolve(), notify=console.print_message)
-    changed = fork_changes(roles, form, params, changes.get("params") or {}, arguments)
+    changed = fork_changes(roles, form, params, changes.get("params") or {}, arguments, texts=texts)
     new_form = changed.form or new_form
     if new_form is not None:
         changes["param_format"] = cast("api.ParamFormatIn", asdict(new_form))

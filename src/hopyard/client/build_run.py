@@ -118,6 +118,7 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
             **base.params,
             **pairs.parse_params(options["params"], prefixes=pairs.NEW_KEY_MARKS),
         }
+        changes["param_texts"] = pairs.param_texts(options["params"])
     if options.get("params_as"):
         changes["params_as"] = options["params_as"]
     if options.get("env"):

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from hopyard.client.feedback import Notify
 from hopyard.config.key_values import Value
 from hopyard.config.run_request import RunRequest
-from hopyard.config.script_arguments import split_arguments
+from hopyard.config.script_arguments import own_words, split_arguments, to_value
 from hopyard.config.search.study_request import StudyRequest
 from hopyard.domain.command_template import check_template, placeholder_names
 from hopyard.domain.notebook import notebook_of
 from hopyard.domain.param_format import (
     SHELL_SOURCE,
     OptionKind,
+    OptionPlace,
     ParamFormat,
     ParamStyle,
     ScriptOption,
@@ -41,6 +42,7 @@ _STYLE_WORDS = {
     ParamStyle.NOTEBOOK: "variables",
 }
 _DECLARED = (ParamStyle.ARGS, ParamStyle.NOTEBOOK)  # the script declares its parameters
+_ADDED_UP = (OptionKind.FLAG, OptionKind.COUNT, OptionKind.REPEATED)
 _SHELLS = frozenset((b"sh", b"bash", b"dash", b"ksh", b"zsh"))
 _MAX_FIRST_LINE = 256
 _MAX_OPTIONS, _MAX_ALIASES = 1000, 16  # of a run that the server stores
@@ -72,10 +74,10 @@ def with_param_format(
     form = _chosen_form(request.params_as, next((each for each in forms if each is not None), None))
     if form is not None:
         form = _storable_form(form)
-    given, form = _add_new_keys(request.params, form)
-    if form is not None:
-        given = {form.canonical_name(name): value for name, value in given.items()}
-    request = replace(request, params=given)
+    places = placeholder_names(word for role in request.roles for word in role.command)
+    given = _as_typed(request.params, request.param_texts, form, places)
+    given, form = _add_new_keys(given, form)
+    request = replace(request, params=_canonical(given, form), param_texts={})
     request = _split_roles(request, form)
     names = list(dict.fromkeys([*request.params, *searched]))
     words = [word for role in request.roles for word in role.command]
@@ -116,6 +118,36 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     elif budget:
         study = replace(study, budget_param=budget[0])
     return replace(request, study=study, trial=trial)
+
+
+def _as_typed(
+    params: Mapping[str, Value],
+    texts: Mapping[str, str],
+    form: ParamFormat | None,
+    places: Collection[str],
+) -> Mapping[str, Value]:
+    """Returns the parameters, as typed where the script gets texts: `true` is not `True`. places: names of
+    parameters with a place in the command."""
+    form = form or ParamFormat()
+    typed = {}
+    for name, text in texts.items():
+        option = form.find_option(name) if form.style is ParamStyle.ARGS else None
+        is_text = form.style is ParamStyle.ENV or (name in places and form.style is not ParamStyle.HYDRA)
+        if is_text if option is None else option.text:
+            typed[name] = to_value(text, option, form)
+    return {**params, **typed}
+
+
+def _canonical(params: Mapping[str, Value], form: ParamFormat | None) -> dict[str, Value]:
+    """Returns the parameters by the names of their options. Raises SpecError for two of one option."""
+    if form is None:
+        return dict(params)
+    named: dict[str, str] = {}
+    for name in params:
+        other = named.setdefault(form.canonical_name(name), name)
+        if other != name:
+            raise SpecError(f"-p {name}: `{other}` is the same option", hints=("give it once",))
+    return {canonical: params[name] for canonical, name in named.items()}
 
 
 def _check_budget(study: StudySpec, name: str, trial: RunRequest) -> None:
@@ -218,10 +250,15 @@ def fork_changes(
     old_params: Mapping[str, Value],
     params: Mapping[str, Value],
     arguments: Sequence[str],
+    *,
+    texts: Mapping[str, str] | None = None,
 ) -> ArgumentChanges:
     """Returns the changes of a fork with other parameters or other arguments of its script. New arguments
-    replace all arguments, and with them the parameters that were arguments. Raises SpecError."""
-    params, extended = _add_new_keys(params, form)
+    replace all arguments, and with them the parameters that were arguments. texts: of values, as typed.
+    Raises SpecError."""
+    places = placeholder_names(word for role in roles for word in role["command"])
+    params, extended = _add_new_keys(_as_typed(params, texts or {}, form, places), form)
+    _canonical(params, extended)
     changes = _fork_changes(roles, extended or ParamFormat(), old_params, params, arguments)
     return changes if extended is form else replace(changes, form=extended)
 
@@ -320,19 +357,19 @@ def _check_names(names: Sequence[str], form: ParamFormat | None, notify: Notify,
 def _check_flags(
     names: Iterable[str], commands: Iterable[Sequence[str]], form: ParamFormat | None, what: str
 ) -> None:
-    """Raises SpecError for a flag that the arguments of the script still contain: the value false, which adds
-    no word, would not clear it."""
+    """Raises SpecError for an option that the arguments of the script still contain, and that a further one
+    would not replace: the value false of a flag adds no word."""
     if form is None or form.style is not ParamStyle.ARGS:
         return
     words = {
         word
         for command in commands
         if form.script in command
-        for word in command[argument_start(command, form.script) :]
+        for word in own_words(command[argument_start(command, form.script) :], form)
     }
     for name in names:
         option = form.find_option(name)
-        if option is None or option.kind is not OptionKind.FLAG:
+        if option is None or (option.kind not in _ADDED_UP and option.place is not OptionPlace.FIRST):
             continue
         given = [word for word in (option.word, option.off, *option.aliases) if word and word in words]
         if given:
@@ -396,6 +433,7 @@ def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
         except (OSError, ValueError):
             return None
 
+    launcher: ParamFormat | None = None
     notebook = notebook_of(command)
     if notebook:
         return analyse_notebook(notebook, read(notebook) or b"")
@@ -410,11 +448,18 @@ def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
                         return None if form is None else replace(form, script=module)
         if word.endswith(".py") and (folder / word).is_file():
             form = analyse_script(word, read)
-            if form is not None:
-                return form  # a launcher has none: the next script has
+            if form is not None and not form.takes_rest:
+                return form
+            launcher = launcher or form  # the next script may have the parser of the arguments
         if word.endswith(".sh") or (index == 0 and _is_shell_script(folder, word)):
             return _find_shell_form(word, read(word) or b"", folder)
-    return None
+    return launcher
+
+
+def _within_shell(form: ParamFormat, script: str) -> ParamFormat:
+    """Returns the form of a shell script that hands its arguments on. Its own may come first."""
+    options = {name: replace(option, place=OptionPlace.ANY) for name, option in form.options.items()}
+    return replace(form, script=script, options=options)
 
 
 def _is_shell_script(folder: Path, program: str) -> bool:
@@ -438,7 +483,7 @@ def _find_shell_form(script: str, source: bytes, folder: Path) -> ParamFormat | 
         for word in text.split():
             if word.endswith(".py") and (folder / word).is_file():
                 form = _find_form([word], folder)
-                return None if form is None else replace(form, script=script)
+                return None if form is None else _within_shell(form, script)
     variables = dict.fromkeys(re.findall(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", text))
     options: dict[str, ScriptOption] = {}
     for name in variables:

@@ -85,6 +85,12 @@ def parse_params(pairs: Iterable[str], *, what: str = "-p", prefixes: Sequence[s
     return params
 
 
+def param_texts(pairs: Iterable[str]) -> dict[str, str]:
+    """Returns the text of each value of `parse_params` that is not a text itself."""
+    texts = dict(pair.split("=", 1) for pair in pairs)
+    return {key: text for key, text in texts.items() if not isinstance(parse_value(text), str)}
+
+
 def _check_unique(key: str, pairs: Mapping[str, Any], what: str) -> str:
     """Returns the key unless it is given twice. Raises SpecError, since the intended value is unknown."""
     if key in pairs:

@@ -95,6 +95,7 @@ class RunRequest:
     """The request of a run. requirements: a file to build the environment from. python: a version, for that.
 
     params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
+    param_texts: as typed, the values of parameters that are not texts.
     queue, priority: None takes the defaults of the server's tree of queues.
     """
 
@@ -103,6 +104,7 @@ class RunRequest:
     label: str = ""
     datasets: tuple[DatasetRequest, ...] = ()
     params: Mapping[str, Value] = field(default_factory=dict)
+    param_texts: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     queue: str | None = None

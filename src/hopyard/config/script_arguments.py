@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hopyard.config.key_values import Value, parse_value
-from hopyard.domain.command_template import placeholder_names
+from hopyard.domain.command_template import is_template
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption, format_param
 
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*", re.ASCII)
 _OVERRIDE = re.compile(r"(\+{0,2})([A-Za-z_][\w.-]*)=(.*)", re.ASCII | re.DOTALL)
 _NUMBER = re.compile(r"-(?:\d|\.\d).*", re.ASCII)
+_SCIENTIFIC = re.compile(r".*(?:\.\d*[eE]|[eE][+-]).*", re.ASCII)  # not `12345e7`: perhaps a commit
 
 
 @dataclass(slots=True)
@@ -41,10 +42,10 @@ def _split_overrides(words: Sequence[str], form: ParamFormat) -> ScriptArguments
     found = [_OVERRIDE.fullmatch(word) for word in words]
     counts = Counter(each[2] for each in found if each)
     for word, each in zip(words, found, strict=True):
-        if each is None or is_sweep or counts[each[2]] > 1 or placeholder_names([each[3]]):
+        if each is None or is_sweep or counts[each[2]] > 1 or is_template(each[3]):
             result.words.append(word)
         else:
-            result.params[each[2]] = _to_value(each[3], None, form)
+            result.params[each[2]] = to_value(each[3], None, form)
             result.words.append(f"{each[1]}{each[2]}={{{each[2]}}}")
     return result
 
@@ -59,13 +60,35 @@ def _split_options(words: Sequence[str], form: ParamFormat) -> ScriptArguments:
     counts = Counter(_name_of(word.partition("=")[0], by_word) for word in words if word.startswith("-"))
     result = ScriptArguments()
     position = 0
+    remainder = _remainder(form)
     while position < len(words):
         word = words[position]
-        if word == "--":
+        if word == "--" or _begins_remainder(word, remainder):
             result.words += words[position:]
             break
         position += 1 + _read_option(word, words[position + 1 :], form, by_word, counts, result)
     return result
+
+
+def own_words(words: Sequence[str], form: ParamFormat) -> Sequence[str]:
+    """Returns the arguments before those that the script may hand to another program."""
+    remainder = _remainder(form)
+    is_value = False
+    for index, word in enumerate(words):
+        if word == "--" or (not is_value and _begins_remainder(word, remainder)):
+            return words[:index]
+        is_value = word.startswith("-") and "=" not in word
+    return words
+
+
+def _remainder(form: ParamFormat) -> str:
+    return next((o.word for o in form.options.values() if o.kind is OptionKind.REMAINDER), "")
+
+
+def _begins_remainder(word: str, remainder: str) -> bool:
+    """Returns whether the words from here on may be those of another program. remainder: the option or the
+    positional argument that takes them; "" if the script has none."""
+    return word == remainder if remainder.startswith("-") else bool(remainder) and not word.startswith("-")
 
 
 def _read_option(
@@ -85,10 +108,10 @@ def _read_option(
         result.words.append(word)
         return 0
     if equals:
-        if placeholder_names([text]):
+        if is_template(text):
             result.words.append(word)
         else:
-            result.params[name] = _to_value(text, option, form)
+            result.params[name] = to_value(text, option, form)
             result.words.append(f"{head}={{{name}}}")
         return 0
     values = list(_values_behind(following))
@@ -99,12 +122,12 @@ def _read_option(
         else:
             result.words.append(word)  # at another place it could belong to another subcommand
         return 0
-    if kind is OptionKind.LIST and values and not placeholder_names(values):
+    if kind is OptionKind.LIST and values and not any(map(is_template, values)):
         result.params[name] = " ".join(values)
         result.words += [head, f"{{{name}}}"]
         return len(values)
-    if kind is OptionKind.VALUE and values and not placeholder_names(values[:1]):
-        result.params[name] = _to_value(values[0], option, form)
+    if kind is OptionKind.VALUE and values and not is_template(values[0]):
+        result.params[name] = to_value(values[0], option, form)
         result.words += [head, f"{{{name}}}"]
         return 1
     result.words.append(word)
@@ -122,13 +145,14 @@ def _name_of(head: str, by_word: dict[str, tuple[str, ScriptOption]]) -> str:
     return by_word[head][0] if head in by_word else head.lstrip("-").replace("-", "_")
 
 
-def _to_value(text: str, option: ScriptOption | None, form: ParamFormat) -> Value:
-    """Returns a number only where the command is the same with it; `3.10` and `007` stay texts."""
+def to_value(text: str, option: ScriptOption | None, form: ParamFormat) -> Value:
+    """Returns the value of an argument: a number only where the command is the same with it. `3.10` and `007`
+    stay texts."""
     value = parse_value(text)
     if isinstance(value, str):
         return text
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     same = format_param(value, form.style) == text
-    is_numeric = option.numeric if option is not None else "e" in text.lower()
+    is_numeric = option.numeric if option is not None else _SCIENTIFIC.fullmatch(text) is not None
     exact = same or (is_number and is_numeric)
     return value if exact else text

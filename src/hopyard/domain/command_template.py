@@ -25,6 +25,11 @@ def placeholder_names(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def is_template(word: str) -> bool:
+    """Returns whether the word has a placeholder, or the text of one: `{{lr}}`."""
+    return _PLACEHOLDER.search(word) is not None
+
+
 def fill_template(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
     """Returns the words with each placeholder that `values` names replaced. Others remain unchanged."""
     return [_fill_word(word, values) for word in words]

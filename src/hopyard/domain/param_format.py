@@ -32,20 +32,33 @@ class OptionKind(StrEnum):
     FLAG = "flag"  # `--amp` for true, and `off` for false
     LIST = "list"  # `--layers 64 32`
     REPEATED = "repeated"  # `--layers 64 --layers 32`
+    COUNT = "count"  # `-v -v` for 2
     POSITIONAL = "positional"  # `0.1`
+    REMAINDER = "remainder"  # all words behind it
     OMITTED = "omitted"  # not given
+
+
+class OptionPlace(StrEnum):
+    """Where an option may be in the arguments of its script."""
+
+    ANY = "any"
+    FIRST = "first"  # before the words of a subcommand, or before positional words
+    LAST = "last"  # behind the name of its subcommand
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptOption:
     """One option of a script. word: as written on its command line. off: the word for false, if there is one.
-    numeric: whether its values are numbers. aliases: its other words."""
+    numeric: whether its values are numbers. text: whether they are texts, which it gets as typed. aliases:
+    its other words."""
 
     word: str
     kind: OptionKind = OptionKind.VALUE
     off: str = ""
     numeric: bool = False
     aliases: tuple[str, ...] = ()
+    text: bool = False
+    place: OptionPlace = OptionPlace.ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,11 @@ class ParamFormat:
     complete: bool = False
     default: OptionKind = OptionKind.VALUE
     file: str = ""
+
+    @property
+    def takes_rest(self) -> bool:
+        """Whether an option takes all further words, as that of a launcher does."""
+        return any(option.kind is OptionKind.REMAINDER for option in self.options.values())
 
     def takes(self, name: str) -> bool:
         """Returns whether the script may take this parameter."""
@@ -112,6 +130,7 @@ def param_format_from_json(value: Mapping[str, Any]) -> ParamFormat:
             **{
                 **option,
                 "kind": OptionKind(option.get("kind", OptionKind.VALUE)),
+                "place": OptionPlace(option.get("place", OptionPlace.ANY)),
                 "aliases": tuple(option.get("aliases", ())),
             }
         )
@@ -141,8 +160,11 @@ def fill_command(
     others = {name: value for name, value in others.items() if form.takes(name)}
     variables: dict[str, str] = {}
     if form.style in (ParamStyle.ARGS, ParamStyle.HYDRA):
+        first, behind = _split_by_place(others, form)
         end = _end_of_options(filled, form.script)
-        filled[end:end] = added_words(others, form)
+        filled[end:end] = added_words(behind, form)
+        start = filled.index(form.script) + 1 if form.script in filled else len(filled)
+        filled[start:start] = added_words(first, form)
     elif form.style is ParamStyle.JSON and others:
         filled.append(json.dumps(others))
     elif form.style is ParamStyle.ENV:
@@ -156,31 +178,62 @@ def fill_command(
 
 
 def added_words(params: Mapping[str, ParamValue], form: ParamFormat) -> list[str]:
-    """Returns the arguments that give these parameters, options before positional arguments."""
-    words: list[str] = []
-    positional: list[str] = []
+    """Returns the arguments that give these parameters: options, then positional arguments, then the options
+    of a subcommand."""
+    groups: dict[str, list[tuple[ScriptOption, ParamValue]]] = {}
     for name, value in params.items():
         option = form.find_option(name)
         if option is None:
             word = name if form.style is ParamStyle.HYDRA else f"--{name}"
             option = ScriptOption(word, OptionKind.JOINED if form.style is ParamStyle.HYDRA else form.default)
-        text = format_param(value, form.style)
-        match option.kind:
-            case OptionKind.FLAG if is_true(value) is not None:
-                words += filter(None, [option.word if is_true(value) else option.off])
-            case OptionKind.JOINED | OptionKind.FLAG:
-                words.append(f"{option.word}={text}")
-            case OptionKind.LIST:
-                words += [option.word, *split_list(text)]
-            case OptionKind.REPEATED:
-                words += [word for each in split_list(text) for word in (option.word, each)]
-            case OptionKind.POSITIONAL:
-                positional.append(text)
-            case _ if text.startswith("-") and option.word.startswith("--"):
-                words.append(f"{option.word}={text}")  # a separate word would be taken for an option
-            case _:
-                words += [option.word, text]
-    return words + positional
+        is_plain = option.kind in (OptionKind.POSITIONAL, OptionKind.REMAINDER)
+        group = option.kind if is_plain else "last" if option.place is OptionPlace.LAST else "options"
+        groups.setdefault(group, []).append((option, value))
+    options, positional = groups.get("options", []), groups.get(OptionKind.POSITIONAL, [])
+    if positional:  # the last option before it must not be a list, which would take it
+        options.sort(key=lambda each: each[0].kind is not OptionKind.LIST)
+        if options and options[-1][0].kind is OptionKind.LIST:
+            options, positional = positional, options
+    ordered = [*options, *positional, *groups.get("last", []), *groups.get(OptionKind.REMAINDER, [])]
+    return [word for option, value in ordered for word in option_words(option, value, form.style)]
+
+
+def option_words(option: ScriptOption, value: ParamValue, style: ParamStyle = ParamStyle.ARGS) -> list[str]:
+    """Returns the arguments that give one option its value."""
+    text = format_param(value, style)
+    match option.kind:
+        case OptionKind.FLAG if is_true(value) is not None:
+            return [word for word in [option.word if is_true(value) else option.off] if word]
+        case OptionKind.COUNT if isinstance(value, int):
+            return [option.word] * value
+        case OptionKind.JOINED | OptionKind.FLAG | OptionKind.COUNT:
+            return [f"{option.word}={text}"]
+        case OptionKind.LIST:
+            return [option.word, *split_list(text)]
+        case OptionKind.REPEATED:
+            return [word for each in split_list(text) for word in (option.word, each)]
+        case OptionKind.POSITIONAL:
+            return [text]
+        case OptionKind.REMAINDER:
+            return [*([option.word] if option.word.startswith("-") else []), *text.split()]
+        case _ if text.startswith("-") and option.word.startswith("--"):
+            return [f"{option.word}={text}"]  # a separate word would be taken for an option
+        case _:
+            return [option.word, text]
+
+
+def _split_by_place(
+    params: Mapping[str, ParamValue], form: ParamFormat
+) -> tuple[dict[str, ParamValue], dict[str, ParamValue]]:
+    """Returns the parameters whose options precede all words of the script, and the others. The last of the
+    first is no list, which would take a word that follows."""
+    options = {name: form.find_option(name) for name in params}
+    first = [name for name, option in options.items() if option and option.place is OptionPlace.FIRST]
+    lists = [name for name in first if (option := options[name]) and option.kind is OptionKind.LIST]
+    ordered = [*lists, *(each for each in first if each not in lists)]
+    if len(lists) == len(first) and not form.takes_rest:
+        ordered = []
+    return {n: params[n] for n in ordered}, {n: v for n, v in params.items() if n not in ordered}
 
 
 def format_param(value: ParamValue, style: ParamStyle = ParamStyle.ARGS) -> str:

@@ -56,7 +56,7 @@ SCRIPTS: dict[str, tuple[str, str, dict[str, str | int | bool], str]] = {
         ARGPARSE,
         "argparse in s.py",
         {"batch_size": 8, "decay": 1, "cuda": False, "amp": True, "layers": "1 2", "data": "d"},
-        "--batch-size 8 --wd 1 --no-cuda --amp --layers 1 2 d",
+        "--layers 1 2 --batch-size 8 --wd 1 --no-cuda --amp d",
     ),
     "tyro": (
         TYRO,

@@ -43,7 +43,7 @@ from hopyard.config.schemas.fields import (
 from hopyard.config.schemas.studies import StudyIn, to_study_json
 from hopyard.domain.gang import Closeness
 from hopyard.domain.metric_line import check_metric_lines
-from hopyard.domain.param_format import OptionKind, ParamStyle
+from hopyard.domain.param_format import OptionKind, OptionPlace, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_CONTINUED_RUNS, MAX_REPLICAS, RunSpec
 from hopyard.domain.text import CONTROLS
@@ -129,6 +129,8 @@ class ScriptOptionIn(RequestModel):
     off: Text = ""
     numeric: bool = False
     aliases: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
+    text: bool = False
+    place: OptionPlace = OptionPlace.ANY
 
 
 class ParamFormatIn(RequestModel):

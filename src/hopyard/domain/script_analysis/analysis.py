@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hopyard.domain.notebook import read_notebook
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
-from hopyard.domain.script_analysis import argument_calls, signature_options, typed_options
+from hopyard.domain.script_analysis import argparse_options, argument_calls, signature_options, typed_options
 from hopyard.domain.script_analysis.hydra_settings import hydra_options
 from hopyard.domain.script_analysis.source_tree import ReadSource, SourceTree, read_sources
 
@@ -140,7 +140,7 @@ _DETECTORS: tuple[Detector, ...] = (
             typed_options.find_fire,
             argument_calls.find_absl,
             argument_calls.find_jsonargparse,
-            argument_calls.find_argparse,
+            argparse_options.find_argparse,
             _configurator,
             _environ,
         ),

@@ -79,4 +79,5 @@ def _option(source: SourceTree, argument: ast.arg, default: ast.expr | None) -> 
         OptionKind.REPEATED if is_list else OptionKind.VALUE,
         numeric=kind in ("int", "float"),
         aliases=aliases,
+        text=kind in ("str", "Path"),
     )

@@ -90,3 +90,17 @@ def _candidates(name: str, base: str, script: str) -> list[str]:
         for root in roots
         for end in (".py", "/__init__.py")
     ]
+
+
+def constant_text(node: ast.AST | None) -> str:
+    """Returns a constant that is a text; "" for other expressions."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def expression_text(node: ast.AST | None) -> str:
+    """Returns a constant, or the last name of an expression, as text."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""

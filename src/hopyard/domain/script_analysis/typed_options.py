@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
 from hopyard.domain.script_analysis.source_tree import SourceTree
@@ -49,7 +49,7 @@ def _add_tyro(
             parent, dot, last = word[2:].rpartition(".")
             options[path] = ScriptOption(word, OptionKind.FLAG, f"--{parent}{dot}no-{last}")
         else:
-            options[path] = ScriptOption(word, _kind(field.type), numeric=field.type in ("int", "float"))
+            options[path] = _typed_option(word, field.type)
     return complete
 
 
@@ -91,7 +91,7 @@ def _add_pyrallis(
         if isinstance(find_definition(sources, field.type), ast.ClassDef):
             complete &= _add_pyrallis(options, sources, field.type, f"{path}.", depth + 1)
         else:
-            options[path] = ScriptOption(f"--{path}", numeric=field.type in ("int", "float"))
+            options[path] = replace(_typed_option(f"--{path}", field.type), kind=OptionKind.VALUE, text=False)
     return complete
 
 
@@ -111,8 +111,7 @@ def find_hf_arguments(sources: list[SourceTree]) -> ParamFormat | None:
                 if any(map(is_trainer_class, [source.resolve(each)] if definition is None else bases)):
                     options |= trainer_options()
                 for field in _fields(definition) if definition is not None else ():
-                    numeric = field.type in ("int", "float")
-                    options[field.name] = ScriptOption(f"--{field.name}", _kind(field.type), numeric=numeric)
+                    options[field.name] = _typed_option(f"--{field.name}", field.type)
             return ParamFormat(
                 ParamStyle.ARGS, f"HfArgumentParser in {source.path}", options=options, complete=complete
             )
@@ -189,6 +188,7 @@ def type_text(annotation: ast.AST | None) -> str:
     return text
 
 
-def _kind(type_text: str) -> OptionKind:
+def _typed_option(word: str, type_text: str) -> ScriptOption:
     is_list = type_text.lower().startswith(("list[", "tuple[", "sequence["))
-    return OptionKind.LIST if is_list else OptionKind.VALUE
+    kind = OptionKind.LIST if is_list else OptionKind.VALUE
+    return ScriptOption(word, kind, numeric=type_text in ("int", "float"), text=type_text in ("str", "Path"))

@@ -45,9 +45,10 @@ def record(kind: str, names: Iterable[str] = ()) -> None:
         os.close(descriptor)
 
 
-def record_parsed(known: Iterable[str], arguments: Iterable[str] | None) -> None:
+def record_parsed(known: Iterable[str], arguments: Iterable[str] | None, *, complete: bool = True) -> None:
     """Records the given parameters that a parser knows. known: names and option words of the parser.
-    arguments: the words that it parsed; None means those of the process.
+    arguments: the words that it parsed; None means those of the process. complete: whether it is the only
+    parser of them.
 
     Words that are not of the process's own command line belong to another parser. A command line without
     any of the given options is that of another program, which the script may have started.
@@ -63,7 +64,7 @@ def record_parsed(known: Iterable[str], arguments: Iterable[str] | None) -> None
         for name, word in given_params().items()
         if plain_name(name) in known_names or (word and plain_name(word) in known_names)
     ]
-    record("parser" if not options or options & heads else "other", read)
+    record("parser" if complete and (not options or options & heads) else "other", read)
 
 
 def plain_name(word: str) -> str:

@@ -41,9 +41,11 @@ def _watch_argparse(module: Any) -> None:
 
 def _record_argparse(parser: Any, args: Any, result: Any) -> None:
     actions = parser._actions
-    if any(action.nargs == _REMAINDER for action in actions):
-        return  # a launcher: the script that it starts has a parser of its own
     known = [word for action in actions for word in (action.dest, *action.option_strings)]
+    if any(action.nargs == _REMAINDER for action in actions):
+        # perhaps a launcher: the script that it starts may have a parser of its own
+        record_parsed(known, None if args is None else list(args), complete=False)
+        return
     namespace, rest = result
     for action in actions:  # words such as `lr=0.1`, which the script reads by itself
         values = getattr(namespace, action.dest, None)

@@ -1,0 +1,127 @@
+"""Parameters and arguments of argparse scripts, parsed by the real argparse."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.client.build_run import build_request
+from hopyard.client.param_forms import fork_changes, with_param_format
+from hopyard.config.run_request import RunRequest
+from hopyard.domain.param_format import fill_command
+from hopyard.errors import SpecError
+
+MANY = """
+p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("--flag", action="store_true")
+p.add_argument("--layers", type=int, nargs="+")
+p.add_argument("pos", nargs="*")
+"""
+TEXTS = """
+p.add_argument("--name", default="x")
+p.add_argument("--mode", type=str)
+p.add_argument("--n", type=int, default=1)
+p.add_argument("--amp", type=lambda text: text == "True")
+p.add_argument("--tag", action="append")
+p.add_argument("-v", "--verbose", action="count", default=0)
+p.add_argument("--const", action="store_const", const=5)
+"""
+REST = """
+p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("--betas", type=float, nargs=2)
+p.add_argument("opts", nargs=argparse.REMAINDER)
+"""
+OPTION_REST = """
+p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("--opts", nargs=argparse.REMAINDER)
+"""
+COMMANDS = """
+p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("--fast", action="store_true")
+commands = p.add_subparsers(dest="cmd", required=True)
+for name in ("train", "eval"):
+    q = commands.add_parser(name)
+    q.add_argument("--epochs", type=int, default=1)
+    g = q.add_argument_group("more")
+    g.add_argument("--deep", action="store_true")
+"""
+
+
+def requested(folder: Path, lines: str, params: list[str], arguments: str) -> RunRequest:
+    script = f"import argparse\np = argparse.ArgumentParser()\n{lines}\nargs = p.parse_args()\n"
+    (folder / "s.py").write_text(script)
+    request = build_request("s.py", tuple(arguments.split()), folder, {"params": params})
+    return with_param_format(request, folder, notify=lambda _text: None)
+
+
+def parsed(lines: str, command: tuple[str, ...]) -> dict[str, Any]:
+    scope: dict[str, Any] = {"p": argparse.ArgumentParser(exit_on_error=False), "argparse": argparse}
+    exec(lines, scope)
+    return vars(scope["p"].parse_args(command[command.index("s.py") + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "params", "arguments", "expected"),
+    [
+        (MANY, [], "--flag x -- -z", {"flag": True, "pos": ["x", "-z"]}),
+        (MANY, ["lr=0.4", "layers=1,2"], "x -- -z", {"lr": 0.4, "layers": [1, 2], "pos": ["x", "-z"]}),
+        (MANY, ["layers=1,2"], "--lr 2 x", {"lr": 2, "layers": [1, 2], "pos": ["x"]}),
+        (MANY, ["layers=1,2", "pos=x"], "", {"layers": [1, 2], "pos": ["x"]}),
+        (TEXTS, ["name=3.10", "mode=true"], "", {"name": "3.10", "mode": "true"}),
+        (TEXTS, ["name=12345e7", "mode=None", "n=+5"], "", {"name": "12345e7", "mode": "None", "n": 5}),
+        (TEXTS, ["name=0.5", "mode=True", "amp=true"], "", {"name": "0.5", "mode": "True", "amp": True}),
+        (TEXTS, ["tag=a,b", "v=2", "const=true"], "", {"tag": ["a", "b"], "verbose": 2, "const": 5}),
+        (TEXTS, ["n=3"], "--name {{n}}", {"name": "{n}", "n": 3}),
+        (REST, ["lr=2"], "a.py --lr 5", {"lr": 2, "opts": ["a.py", "--lr", "5"]}),
+        (REST, ["betas=1,2", "opts=a 3"], "", {"betas": [1, 2], "opts": ["a", "3"]}),
+        (OPTION_REST, ["lr=2"], "--opts --lr 5", {"lr": 2, "opts": ["--lr", "5"]}),
+        (COMMANDS, ["epochs=3", "lr=0.5"], "train", {"epochs": 3, "lr": 0.5, "cmd": "train"}),
+        (COMMANDS, ["deep=true", "cmd=eval", "fast=true"], "", {"deep": True, "fast": True, "cmd": "eval"}),
+    ],
+)
+def test_script_gets_each_parameter(
+    tmp_path: Path, lines: str, params: list[str], arguments: str, expected: dict[str, Any]
+) -> None:
+    request = requested(tmp_path, lines, params, arguments)
+    command = fill_command(request.roles[0].command, request.params, request.param_format).words
+    found = parsed(lines, command)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_launcher_gives_way_to_the_script_that_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr')\np.parse_args()\n"
+    )
+    request = requested(tmp_path, REST, ["lr=0.5"], "main.py")
+    command = fill_command(request.roles[0].command, request.params, request.param_format).words
+    assert command[-3:] == ("main.py", "--lr", "0.5")
+
+
+def test_option_that_the_command_holds_cannot_be_added_again(tmp_path: Path) -> None:
+    request = requested(tmp_path, TEXTS, [], "--tag a --tag b")
+    roles = [{"command": list(request.roles[0].command)}]
+    with pytest.raises(SpecError, match="the command holds `--tag` as well"):
+        fork_changes(roles, request.param_format, {}, {"tag": "c"}, ())
+
+
+def test_fork_keeps_texts_as_typed(tmp_path: Path) -> None:
+    request = requested(tmp_path, TEXTS, ["mode=a"], "")
+    roles = [{"command": list(request.roles[0].command)}]
+    new, texts = {"mode": 3.1, "n": 7}, {"mode": "3.10", "n": "7"}
+    changed = fork_changes(roles, request.param_format, request.params, new, (), texts=texts)
+    assert changed.params == {"mode": "3.10", "n": 7}
+
+
+def test_two_names_of_one_option_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="-p v: `verbose` is the same option"):
+        requested(tmp_path, TEXTS, ["verbose=1", "v=2"], "")
+
+
+def test_place_in_a_command_gets_the_text_as_typed(tmp_path: Path) -> None:
+    options = {"params": ["version=3.10", "amp=true", "lr=1e-3"]}
+    request = build_request("bash", ("-c", "run {version} {amp} {lr}"), tmp_path, options)
+    request = with_param_format(request, tmp_path, notify=lambda _text: None)
+    assert request.params == {"version": "3.10", "amp": "true", "lr": 0.001}
