@@ -21,6 +21,12 @@ for epoch in hop.loop(range(p.epochs)):
 print(state.seen)
 """
 
+_ODD_VALUES = """
+import hopyard as hop
+hop.bind(a=1)
+hop.save(step=3, loss=float("nan"), up=float("inf"), down=-float("inf"))
+"""
+
 
 def test_best_and_kept_checkpoints_remain_and_are_named(shell: Shell, client: Client) -> None:
     shell.write("peak.py", _SCRIPT)
@@ -47,8 +53,11 @@ def test_best_and_kept_checkpoints_remain_and_are_named(shell: Shell, client: Cl
 
 
 def test_wrong_references_are_refused_with_a_hint(shell: Shell) -> None:
-    shell.write("none.py", "import hopyard as hop\nhop.bind(a=1)\nhop.save(step=3)\n")
+    shell.write("none.py", _ODD_VALUES)
     assert shell.hop("run", "-n", "plain", "none.py").code == 0
+    [saved] = json.loads(shell.hop("checkpoint", "ls", "plain", "--json").text)
+    assert saved["metrics"] == {"loss": "NaN", "up": "Infinity", "down": "-Infinity"}
+    assert "loss NaN  up inf  down -inf" in shell.hop("checkpoint", "ls", "plain").text
     for arguments, message in (
         (("checkpoint", "keep", "plain"), "plain: no checkpoint is named"),
         (("checkpoint", "rm", "plain@9"), "the run has no checkpoint of step 9"),

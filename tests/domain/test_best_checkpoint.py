@@ -54,6 +54,9 @@ def test_requested_metric_precedes_that_of_the_dataset_and_a_derived_one_follows
 
 def test_damaged_and_unmeasured_checkpoints_are_never_the_best() -> None:
     assert best_step([saved(1, "acc", acc=1, damaged=True), saved(2, "acc", acc=0.5), saved(3, "acc")]) == 2
+    nan = float("nan")
+    assert best_step([saved(1, "acc", acc=nan), saved(2, "acc", acc=0.5)]) == 2
+    assert best_step([saved(1, "acc", acc=nan)]) is None
     assert best_step([saved(1, acc=1)]) is None and best_step([]) is None
     assert best_step([saved(1, "acc"), saved(2, "f1:x")]) is None
 

@@ -26,7 +26,7 @@ def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_pa
     scripts.write("data/rows.txt", library)
     assert scripts.hop("dataset", "push", library, "data").code == 0
     common = ("-d", library, *environment, "-p", "lr=0.5")
-    words = ("run", *common, "-p", "die_at=1", "loggers.py", "--", library)
+    words = ("run", *common, "--tag", "team=mine", "-p", "die_at=1", "loggers.py", "--", library)
     killed = scripts.hop(*words, timeout_s=TIMEOUT_S)
     assert killed.code != 0 and "SIGKILL" in killed.stderr_text, killed.stderr_text
     first = scripts.hop("info", "last", "--json").json
@@ -45,6 +45,13 @@ def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_pa
         params = {name: third["params"][name] for name in ("lr", "net.width", "clip")}
         assert params == {"lr": 0.25, "net.width": 3, "clip": "inf"}
         assert first["latest"]["val.loss"] == [1, 1.0]
+        own = {"baseline": "true", "kind": "true"} if library == "wandb" else {"kind": "small"}
+        for run in (first, second, third):
+            assert (run["spec"]["tags"], run["note"]) == ({**own, "team": "mine"}, "two\nlines")
+        tag = f"kind={own['kind']}"
+        assert len(scripts.hop("ps", "-a", "--tag", tag, "--where", "tags.team = mine", "--json").json) == 3
+    if library == "mlflow":
+        assert third["params"]["code"] == "007"
     assert third["summary"] == ({"final": 0.25} if library == "wandb" else {})
 
     def board(*words: str) -> list[tuple[str, float, int | None]]:

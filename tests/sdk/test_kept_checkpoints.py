@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_improved_iteration_is_saved_and_announced_with_its_rule(replica: Replic
 
 
 def test_offline_run_keeps_its_best_and_its_kept_checkpoints(tmp_path: Path) -> None:
-    for step, accuracy in enumerate([0.1, 0.9, 0.9, 0.3, 0.2, 0.1], 1):
+    for step, accuracy in enumerate([math.nan, 0.9, 0.9, 0.3, math.nan, 0.1], 1):
         checkpoints.write_checkpoint(
             str(tmp_path), step, {"a": step}, [], {"acc": accuracy}, best_by="acc", kept=step == 4
         )

@@ -31,9 +31,9 @@ class Client(HttpClient):
         reply: api.NodeOut = self.call("POST", f"/nodes/{node}/cordon", json_body=body or {})
         return reply
 
-    def create_attempt_checkpoint(self, attempt: str, body: api.CheckpointIn) -> api.Checkpoint:
+    def create_attempt_checkpoint(self, attempt: str, body: api.CheckpointIn) -> api.CheckpointOut:
         """Record a checkpoint."""
-        reply: api.Checkpoint = self.call("POST", f"/attempts/{attempt}/checkpoints", json_body=body)
+        reply: api.CheckpointOut = self.call("POST", f"/attempts/{attempt}/checkpoints", json_body=body)
         return reply
 
     def create_dataset_version(self, dataset: str, body: api.PushIn) -> api.PushOut:
@@ -286,7 +286,9 @@ class Client(HttpClient):
         """List the attempts of a run."""
         return self.iterate_pages(f"/runs/{run}/attempts", "attempts", max_rows=max_rows)
 
-    def iterate_run_checkpoints(self, run: str, *, max_rows: int | None = None) -> Iterator[api.Checkpoint]:
+    def iterate_run_checkpoints(
+        self, run: str, *, max_rows: int | None = None
+    ) -> Iterator[api.CheckpointOut]:
         """List the checkpoints of a run in the order of saving."""
         return self.iterate_pages(f"/runs/{run}/checkpoints", "checkpoints", max_rows=max_rows)
 

@@ -101,7 +101,7 @@ def _resolve(client: Client, ref: str) -> tuple[api.RunOut, int]:
     return run, find_checkpoint(client, run, choice, what=ref)["step"]
 
 
-def _format_rows(checkpoints: list[api.Checkpoint]) -> list[str]:
+def _format_rows(checkpoints: list[api.CheckpointOut]) -> list[str]:
     from hopyard.cli.terminal.times import format_clock
 
     newest = next((c for c in reversed(checkpoints) if not c.get("damaged")), None)

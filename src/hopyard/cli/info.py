@@ -72,7 +72,7 @@ def info(ref: str, as_json: bool) -> None:
 
 
 def info_lines(
-    client: Client, run: api.RunOut, checkpoints: list[api.Checkpoint]
+    client: Client, run: api.RunOut, checkpoints: list[api.CheckpointOut]
 ) -> Iterator[tuple[str, str]]:
     """Returns label and text of each line; a label is empty on a continuation line."""
     from hopyard.client.ignore_check import failed_run_hint
@@ -298,7 +298,7 @@ def _event_lines(events: list[api.RunEvent]) -> list[str]:
     ]
 
 
-def _checkpoint_lines(checkpoints: list[api.Checkpoint]) -> list[str]:
+def _checkpoint_lines(checkpoints: list[api.CheckpointOut]) -> list[str]:
     return [
         f"step {c['step']}  {format_bytes(c['size_bytes'])}"
         + ("  best" if c.get("best") else "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.client.download import download_tree
+from hopyard.domain.metric_values import decode_value
 from hopyard.domain.study import Goal
 from hopyard.errors import NotFound, SpecError
 from hopyard.sdk.checkpoints import read_checkpoint
@@ -52,7 +53,7 @@ def fill_best_model(model: Any, states: Mapping[str, Any]) -> Any:
     return model
 
 
-def _find_checkpoint(client: Client, view: StudyView, trial: TrialView) -> api.Checkpoint:
+def _find_checkpoint(client: Client, view: StudyView, trial: TrialView) -> api.CheckpointOut:
     """Returns the checkpoint with the best value of the trial; the newest one if no checkpoint has a
     value."""
     found = [
@@ -68,8 +69,8 @@ def _find_checkpoint(client: Client, view: StudyView, trial: TrialView) -> api.C
         )
     sign = -1.0 if view.goal is Goal.MAX else 1.0
 
-    def loss(checkpoint: api.Checkpoint) -> float:
-        value = checkpoint.get("metrics", {}).get(view.metric)
-        return math.inf if value is None or not math.isfinite(value) else sign * value
+    def loss(checkpoint: api.CheckpointOut) -> float:
+        value = decode_value(checkpoint["metrics"].get(view.metric))
+        return sign * value if math.isfinite(value) else math.inf
 
     return min(reversed(found), key=loss)

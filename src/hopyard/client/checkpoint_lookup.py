@@ -41,7 +41,7 @@ def parse_choice(text: str | None, *, what: str) -> CheckpointChoice:
 
 def find_checkpoint(
     client: Client, run: api.RunOut, choice: CheckpointChoice, *, what: str
-) -> api.Checkpoint:
+) -> api.CheckpointOut:
     """Returns the chosen checkpoint. what: the option or the reference, for the error.
 
     Raises NotFound for a missing one, IntegrityError for a damaged one, and SpecError if no metric decides

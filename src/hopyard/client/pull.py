@@ -104,7 +104,7 @@ def _check_destination(dest: Path, force: bool) -> None:
 
 def _find_checkpoint(
     client: Client, run: api.RunOut, step: CheckpointChoice, notify: Notify
-) -> api.Checkpoint | None:
+) -> api.CheckpointOut | None:
     """Returns the checkpoint of `step`, or the newest undamaged one; None if the run has none. Raises
     the errors of `find_checkpoint`."""
     if step is not None and step != NEWEST:
@@ -125,7 +125,7 @@ def _pull_part(
     run: api.RunOut,
     dest: Path,
     force: bool,
-    checkpoint: api.Checkpoint | None,
+    checkpoint: api.CheckpointOut | None,
     top: OpenFolder,
     on_progress: ProgressFactory,
 ) -> PullResult | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from hopyard.domain.checkpoint import Checkpoint
@@ -19,7 +20,7 @@ def best_checkpoint(checkpoints: Sequence[Checkpoint], datasets: Iterable[Datase
     undamaged = [checkpoint for checkpoint in checkpoints if not checkpoint.damaged]
     newest_choice = next((c.best_by for c in reversed(undamaged) if c.best_by), "")
     for metric, higher in _ranking_metrics(newest_choice, datasets):
-        measured = [checkpoint for checkpoint in undamaged if metric in checkpoint.metrics]
+        measured = [checkpoint for checkpoint in undamaged if _has_number(checkpoint, metric)]
         if measured:
             return min(measured, key=lambda c: sort_key(c.metrics[metric], higher=higher))
     return None
@@ -34,13 +35,17 @@ def checkpoint_of_value(
     metric counts, else the newest one.
     """
     undamaged = [checkpoint for checkpoint in checkpoints if not checkpoint.damaged]
-    measured = [checkpoint for checkpoint in undamaged if metric in checkpoint.metrics]
+    measured = [checkpoint for checkpoint in undamaged if _has_number(checkpoint, metric)]
     equal = [checkpoint for checkpoint in measured if checkpoint.metrics[metric] == value]
     if equal:
         return next((checkpoint for checkpoint in equal if checkpoint.step == step), equal[0])
     if measured:
         return min(measured, key=lambda c: sort_key(c.metrics[metric], higher=higher))
     return undamaged[-1] if undamaged else None
+
+
+def _has_number(checkpoint: Checkpoint, metric: str) -> bool:
+    return not math.isnan(checkpoint.metrics.get(metric, math.nan))
 
 
 def _ranking_metrics(best_by: str, datasets: Iterable[Dataset]) -> Iterable[tuple[str, bool]]:

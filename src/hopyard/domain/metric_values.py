@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
@@ -13,6 +14,10 @@ def encode_value(value: float) -> MetricValue:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def encode_values(values: Mapping[str, float]) -> dict[str, MetricValue]:
+    return {name: encode_value(value) for name, value in values.items()}
 
 
 def decode_value(value: float | str | None) -> float:

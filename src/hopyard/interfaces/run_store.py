@@ -8,6 +8,7 @@ from typing import Protocol
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
+from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 from hopyard.domain.run_query import RunValues
 
@@ -130,7 +131,7 @@ class RunStore(Protocol):
         """Deletes a final run with its attempts and checkpoints. Raises Conflict while it is live,
         NotFound."""
 
-    # Five writes of an attempt about its run. `attempt`: the reporting attempt. They raise Conflict, with
+    # Writes of an attempt about its run. `attempt`: the reporting attempt. They raise Conflict, with
     # nothing written, if the run has a later attempt; and NotFound.
 
     async def record_params(
@@ -165,6 +166,13 @@ class RunStore(Protocol):
 
     async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
         """Returns the recorded variables; empty if there are none, or no such run."""
+        ...
+
+    async def record_tags(self, run: RunId, new: LoggedTags, /, *, attempt: AttemptId | None = None) -> None:
+        """Sets tags and the note as in `domain.logged_tags.apply_logged_tags`."""
+
+    async def logged_tags(self, run: RunId, /) -> LoggedTags:
+        """Returns what the script set through another library; empty if there is nothing, or no such run."""
         ...
 
     async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopyard.domain.metric_values import decode_value, encode_values
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import make_folder, open_file
 from hopyard.sdk import object_state as states
@@ -115,7 +116,7 @@ def write_checkpoint(
             positions,
             loop_generators or {},
             {
-                "metrics": dict(metrics),
+                "metrics": encode_values(metrics),
                 "run": run,
                 "logged": dict(metric_counts or {}),
                 "kept": kept,
@@ -209,7 +210,7 @@ def read_checkpoint(folder: str, *, is_untrusted: bool = False) -> CheckpointCon
             folder,
             int(index["step"]),
             positions,
-            dict(index["metrics"]),
+            {name: decode_value(value) for name, value in index["metrics"].items()},
             dict(index["objects"]),
             is_untrusted,
             str(index.get("run", "")),
@@ -277,7 +278,8 @@ def _read_index(folder: str) -> dict[str, Any]:
     try:
         with open(os.path.join(folder, INDEX_FILE), encoding="utf-8") as file:
             index = json.load(file)
-        return {**index, "metrics": dict(index["metrics"])}
+        values = {name: decode_value(value) for name, value in index["metrics"].items()}
+        return {**index, "metrics": {name: value for name, value in values.items() if value == value}}
     except (OSError, ValueError, KeyError, TypeError):
         return {"metrics": {}}
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from hopyard.config.home import Home
+from hopyard.domain.metric_values import encode_values
 from hopyard.errors import SpecError, is_disk_full
 from hopyard.sdk import bound_objects as binding
 from hopyard.sdk import checkpoints
@@ -156,11 +156,7 @@ class Session:
         if self.rank() != 0:
             self._record_iteration(number)
             return None
-        latest = {
-            name: value
-            for name, value in {**self._summary, **self.metrics.latest, **converted}.items()
-            if math.isfinite(value)
-        }
+        latest = {**self._summary, **self.metrics.latest, **converted}
         best_by = self.best_metric.rule(self._summary, latest)
         offsets, peers = self._offsets(), self._offsets_of_peers()
         root = os.path.join(self.folder, "checkpoints")
@@ -196,7 +192,7 @@ class Session:
             step=number,
             folder=os.path.relpath(folder, self.folder),
             offsets=offsets,
-            metrics=latest,
+            metrics=encode_values(latest),
             **({"peers": peers} if peers else {}),
             **({"kept": True} if keep else {}),
             **({"best_by": best_by} if best_by else {}),

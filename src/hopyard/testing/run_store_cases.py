@@ -11,6 +11,7 @@ import pytest
 from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
+from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.run import (
     DatasetRef,
     Environment,
@@ -334,6 +335,20 @@ class RecordCases:
         await stores.runs.record_machine_env(run, {"PATH": "/bin", "TZ": "UTC"})
         await stores.runs.record_machine_env(run, {"PATH": "/usr/bin", "HF_HOME": None})
         assert await stores.runs.machine_env(run) == {"PATH": "/usr/bin", "HF_HOME": None}
+
+    async def test_tags_of_scripts_never_replace_those_of_users(self, stores: ClusterStores) -> None:
+        run = (await submit_run(stores, tags={"team": "a"})).id
+        assert await stores.runs.logged_tags(run) == LoggedTags()
+        await stores.runs.record_tags(run, LoggedTags({"team": "b", "kind": "x", "old": "y"}, "first"))
+        await stores.runs.record_tags(run, LoggedTags({"kind": "z", "old": None}, "second"))
+        stored = await stores.runs.get(run)
+        assert (stored.spec.tags, stored.note) == ({"team": "a", "kind": "z"}, "second")
+        assert await stores.runs.logged_tags(run) == LoggedTags({"kind": "z"}, "second")
+        found = await stores.runs.list(RunFilter(tags={"kind": "z"}, text="kind=z"))
+        assert [each.id for each in found] == [run]
+        assert await stores.runs.list(RunFilter(tags={"old": "y"})) == []
+        with pytest.raises(NotFound):
+            await stores.runs.record_tags(MISSING_RUN, LoggedTags({"a": "b"}))
 
     async def test_latest_metrics_are_merged_by_name(self, stores: ClusterStores) -> None:
         first, second = (await submit_run(stores)).id, (await submit_run(stores)).id

@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.param_format import unread_sentence
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
+from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAGS, is_tag
 from hopyard.domain.text import is_line
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
@@ -58,6 +60,8 @@ class LiveRun:
     _metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # not yet in the store
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
+    _tags: dict[str, str | None] = field(default_factory=dict)
+    _note: str | None = None
     _machine_env: Mapping[str, str | None] | None = None
     _packages: Mapping[str, str] | None = None
     _unstored: list[str] = field(default_factory=list)
@@ -88,6 +92,8 @@ class LiveRun:
         match event.get("kind"):
             case "params" if isinstance(values, dict) and rank == 0:
                 return self._apply_params(values)
+            case "tags" if isinstance(values, dict) and rank == 0:
+                return self._apply_tags(values, event.get("note"))
             case "environment" if isinstance(values, dict) and rank == 0:
                 return self._apply_machine_env(values)
             case "packages" if isinstance(values, dict) and rank == 0:
@@ -114,6 +120,17 @@ class LiveRun:
         valid = {name: value for name, value in values.items() if _is_name(name) and _is_scalar(value)}
         self._params.update(list(valid.items())[:NAMES_LIMIT])
         return bool(valid)
+
+    def _apply_tags(self, values: Mapping[str, Any], note: object) -> bool:
+        valid = {
+            name: value for name, value in values.items() if is_tag(name, "" if value is None else value)
+        }
+        self._tags.update(list(valid.items())[:MAX_TAGS])
+        while len(self._tags) > MAX_TAGS:
+            self._tags.popitem()
+        if isinstance(note, str) and "\0" not in note:
+            self._note = note[:MAX_NOTE]
+        return bool(valid) or isinstance(note, str)
 
     def _apply_summary(self, values: Mapping[str, Any]) -> bool:
         valid = {
@@ -184,6 +201,8 @@ class LiveRun:
             self._metrics
             or self._summary
             or self._params
+            or self._tags
+            or self._note is not None
             or self._unstored
             or self._limit_event
             or self._unread_event
@@ -199,6 +218,8 @@ class LiveRun:
         metrics, self._metrics = self._metrics, {}
         summary, self._summary = self._summary, {}
         params, self._params = self._params, {}
+        tags, self._tags = self._tags, {}
+        note, self._note = self._note, None
         unstored, self._unstored = self._unstored, []
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
@@ -211,6 +232,8 @@ class LiveRun:
                 await runs.record_packages(self.run, packages, attempt=self.attempt)
             if params:
                 await runs.record_params(self.run, params, attempt=self.attempt)
+            if tags or note is not None:
+                await runs.record_tags(self.run, LoggedTags(tags, note), attempt=self.attempt)
             if summary:
                 await runs.record_summary(self.run, summary, attempt=self.attempt)
             if metrics or replace_all:
@@ -235,6 +258,7 @@ class LiveRun:
                 summary | self._summary,
                 params | self._params,
             )
+            self._tags, self._note = tags | self._tags, note if self._note is None else self._note
             self._unstored = unstored + self._unstored
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event

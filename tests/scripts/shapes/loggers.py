@@ -16,7 +16,9 @@ args = parser.parse_args()
 def wandb_logger():
     import wandb
 
-    run = wandb.init(project="p", config={**vars(args), "net": {"width": 3}, "clip": float("inf")})
+    config = {**vars(args), "net": {"width": 3}, "clip": float("inf")}
+    run = wandb.init(project="p", config=config, tags=["baseline", "team"], notes="two\nlines")
+    run.tags += ("kind",)
     run.define_metric("val/*", step_metric="epoch")
     table = wandb.Table(columns=["a"], data=[[1]])
     yield lambda loss, epoch: run.log({"val": {"loss": loss}, "table": table, "note": "x"}, step=epoch)
@@ -34,8 +36,8 @@ def mlflow_logger():
 
     mlflow.set_experiment("p")
     with mlflow.start_run():
-        mlflow.set_tag("kind", "small")
-        mlflow.log_params({"lr": args.lr, "net.width": 3, "clip": "inf"})
+        mlflow.set_tags({"kind": "small", "team": "theirs", "mlflow.note.content": "two\nlines"})
+        mlflow.log_params({"lr": args.lr, "net.width": 3, "clip": "inf", "code": "007"})
         yield lambda loss, epoch: mlflow.log_metric("val.loss", loss, step=epoch)
         mlflow.log_artifact(str(state))
         with mlflow.start_run(run_name="test", nested=True):

@@ -64,6 +64,11 @@ def record_params(library: str, values: Mapping[Any, Any], prefix: str = "") -> 
     call_guarded(library, _record_params, values, prefix)
 
 
+def record_tags(library: str, values: Mapping[Any, Any], note: Any = None, prefix: str = "") -> None:
+    """Sets tags of the run; None removes one. note: the note of the run."""
+    call_guarded(library, _record_tags, values, note, prefix)
+
+
 def append_line(file: str, line: str) -> None:
     """Appends a line to a file in the folder of the replica."""
     from hopyard.private_files import open_file
@@ -100,6 +105,24 @@ def _record_params(values: Mapping[Any, Any], prefix: str) -> None:
     }
     if scalars and os.environ.get("RANK", "0") == "0":
         event = {"t": time.time(), "kind": "params", "values": dict(list(scalars.items())[:_MAX_PARAMS])}
+        append_line("streams/events", json.dumps(event))
+
+
+def _record_tags(values: Mapping[Any, Any], note: Any, prefix: str) -> None:
+    from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAG_TEXT, is_tag
+    from hopyard.sdk.warn_once import warn_once
+
+    if os.environ.get("RANK", "0") != "0":
+        return
+    tags = {f"{prefix}{key}": None if value is None else str(value) for key, value in values.items()}
+    for key in [key for key, value in tags.items() if not is_tag(key, value or "")]:
+        del tags[key]
+        limit = f"one line of at most {MAX_TAG_TEXT} characters"
+        warn_once(f"tag {key[:100]!r} is not recorded: a tag is {limit}", kind=f"tag {key}")
+    if tags or note:
+        event = {"t": time.time(), "kind": "tags", "values": tags}
+        if note:
+            event["note"] = f"{prefix and f'{prefix} '}{note}"[:MAX_NOTE]
         append_line("streams/events", json.dumps(event))
 
 

@@ -6,7 +6,7 @@ import atexit
 import os
 
 from .import_hooks import call_guarded
-from .reports import is_active, log_metrics, record_params, record_summary, run_prefix
+from .reports import is_active, log_metrics, record_params, record_summary, record_tags, run_prefix
 
 TYPE_CHECKING = False  # the import of `typing` would take milliseconds
 if TYPE_CHECKING:
@@ -106,10 +106,21 @@ def _record_metrics(run: Any, values: dict[Any, Any], step: Any) -> None:
 def _record_changed_config(run: Any) -> None:
     if run.id not in _recorded:
         call_guarded("the log of wandb", _copy_log_of, run)
+    call_guarded("wandb", _record_changed_tags, run)
     config = dict(run.config)
     if config != _recorded.get(run.id):
         _recorded[run.id] = config
         record_params("wandb", config, _prefix(run))
+
+
+def _record_changed_tags(run: Any) -> None:
+    """Records the tags, which are words there: the tag `baseline` is `baseline=true` here."""
+    tags, note = tuple(getattr(run, "tags", None) or ()), getattr(run, "notes", None) or ""
+    if (tags, note) != _recorded_tags.get(run.id, ((), "")):
+        before, _ = _recorded_tags.get(run.id, ((), ""))
+        _recorded_tags[run.id] = tags, note
+        removed = {tag: None for tag in before if tag not in tags}
+        record_tags("wandb", {**removed, **dict.fromkeys(tags, "true")}, note, _prefix(run))
 
 
 def _prefix(run: Any) -> str:
@@ -146,6 +157,7 @@ def _copy_linked_log(folder: str) -> None:
 
 
 _recorded: dict[str, dict[str, object]] = {}
+_recorded_tags: dict[str, tuple[tuple[str, ...], str]] = {}  # with the note
 _log_folders: list[str] = []
 
 

@@ -15,6 +15,7 @@ from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
 from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, gang_state
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
+from hopyard.domain.metric_values import MetricValue, decode_value
 from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
 from hopyard.domain.run import MAX_REPLICAS, Run, check_not_superseded
 from hopyard.domain.stream_limits import STREAMS, StreamLimits
@@ -25,6 +26,7 @@ from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint, decode_json
 from hopyard.server.manifest_check import RESEND_HINT
 from hopyard.server.responses import MalformedRequest, json_response
+from hopyard.server.schemas.checkpoints import CheckpointOut, to_checkpoint_out
 from hopyard.server.schemas.runs import ReplicaStatusIn
 from hopyard.server.services import Services
 from hopyard.server.submit_run import MAX_NOTE_BYTES
@@ -79,7 +81,9 @@ class CheckpointIn(RequestModel):
     manifest: Hex
     size_bytes: Count | None = None
     created_at: Time | None = None
-    metrics: Annotated[dict[Key, float | None], Meta(max_length=10_000)] = msgspec.field(default_factory=dict)
+    metrics: Annotated[dict[Key, MetricValue | None], Meta(max_length=10_000)] = msgspec.field(
+        default_factory=dict
+    )
     offsets: Annotated[dict[Key, Count], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     run: Id | None = None
     attempt: Text | None = None
@@ -148,7 +152,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         )
 
-    async def checkpoint(request: ApiRequest[Empty, CheckpointIn]) -> Checkpoint:
+    async def checkpoint(request: ApiRequest[Empty, CheckpointIn]) -> CheckpointOut:
         """Record a checkpoint. All its blobs must be stored; 409 `missing_blobs` lists the missing blobs.
 
         409 `conflict` if a later attempt of the run has started: it resumes from the earlier checkpoints.
@@ -174,7 +178,9 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 created_at=min(body.created_at.astimezone(UTC), services.now())
                 if body.created_at
                 else services.now(),
-                metrics={name: value for name, value in body.metrics.items() if value is not None},
+                metrics={
+                    name: decode_value(value) for name, value in body.metrics.items() if value is not None
+                },
                 offsets=dict(body.offsets),
                 kept=body.kept,
                 best_by=body.best_by,
@@ -188,7 +194,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             run,
             retained_count=services.keep_checkpoints or MAX_CHECKPOINTS,
         )
-        return recorded
+        return to_checkpoint_out(recorded)
 
     async def verify(request: ApiRequest[Empty, Empty]) -> VerifiedOut:
         """Read and check the run's checkpoint of a step.
@@ -290,7 +296,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             path + "/checkpoints",
             checkpoint,
             body=CheckpointIn,
-            returns=Checkpoint,
+            returns=CheckpointOut,
             status=201,
             auth="run",
             errors=(400, 409),

@@ -34,6 +34,7 @@ from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
+from hopyard.domain.logged_tags import without_logged_tags
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.run import MAX_CONTINUED_RUNS, Environment, GitState, RoleSpec, Run, RunSpec
@@ -46,6 +47,7 @@ from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.pages import PageQuery
 from hopyard.server.queue_cache import without_removed_queue
 from hopyard.server.routes.runs import SubmitQuery, submission_response
+from hopyard.server.schemas.checkpoints import CheckpointOut, to_checkpoint_out
 from hopyard.server.schemas.runs import RunOut
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
@@ -56,7 +58,7 @@ _MAX_VERIFIED_BYTES = 2**30  # a fork reads a checkpoint up to this size complet
 class CheckpointsOut(Struct, frozen=True):
     """In the order in which they were saved. next: `after` of the next page; null at the end."""
 
-    checkpoints: Sequence[Checkpoint]
+    checkpoints: Sequence[CheckpointOut]
     next: str | None
 
 
@@ -121,18 +123,20 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         run = await services.runs.get(RunId(request.path["id"]))
         checkpoints = await services.runs.checkpoints(run.id, damaged=True)
         best = best_checkpoint(checkpoints, await run_datasets(services.datasets, run))
-        page = _to_page(checkpoints, request.query)
+        page, after = _select_page(checkpoints, request.query)
         return CheckpointsOut(
             [
-                replace(
-                    checkpoint,
-                    best=checkpoint is best,
-                    damaged=checkpoint.damaged
-                    or bool(await services.manifests.known_damage(checkpoint.manifest)),
+                to_checkpoint_out(
+                    replace(
+                        checkpoint,
+                        best=checkpoint is best,
+                        damaged=checkpoint.damaged
+                        or bool(await services.manifests.known_damage(checkpoint.manifest)),
+                    )
                 )
-                for checkpoint in page.checkpoints
+                for checkpoint in page
             ],
-            page.next,
+            after,
         )
 
     async def keep(request: ApiRequest[KeepQuery, Empty]) -> CheckpointsOut:
@@ -143,10 +147,10 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if not any(checkpoint.step == step for checkpoint in await services.runs.checkpoints(run)):
             raise NotFound(f"the run has no checkpoint of step {step}")
         await services.runs.set_checkpoint_kept(run, step, bool(request.query.kept))
-        return CheckpointsOut(
-            [checkpoint for checkpoint in await services.runs.checkpoints(run) if checkpoint.step == step],
-            None,
-        )
+        changed = [
+            checkpoint for checkpoint in await services.runs.checkpoints(run) if checkpoint.step == step
+        ]
+        return CheckpointsOut([to_checkpoint_out(checkpoint) for checkpoint in changed], None)
 
     async def delete(request: ApiRequest[Empty, Empty]) -> Empty:
         """Delete the checkpoints of a step.
@@ -186,7 +190,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         source, dropped = await inherit_run(services, source, request.caller)
         inherited, removed_queue = without_removed_queue(await services.queue_cache.tree(), source.spec)
-        source = replace(source, spec=inherited)
+        logged = await services.runs.logged_tags(source.id)
+        source = replace(source, spec=without_logged_tags(inherited, logged))
         if source.spec.study is None:
             spec = _fork_spec(
                 source, change, await _find_resume_checkpoint(services, source, change.checkpoint)
@@ -261,7 +266,10 @@ def _steps_hint(checkpoints: Sequence[Checkpoint]) -> str:
     return f"it has the steps {', '.join(steps[:20])}" if steps else "it has none"
 
 
-def _to_page(checkpoints: Sequence[Checkpoint], query: PageQuery) -> CheckpointsOut:
+def _select_page(
+    checkpoints: Sequence[Checkpoint], query: PageQuery
+) -> tuple[Sequence[Checkpoint], str | None]:
+    """Returns the page, and the `after` of the next one."""
     start = 0
     if query.after is not None:
         start = next(
@@ -278,7 +286,7 @@ def _to_page(checkpoints: Sequence[Checkpoint], query: PageQuery) -> Checkpoints
                 hints=("list the checkpoints again from the first page",),
             )
     page = checkpoints[start : start + query.limit]
-    return CheckpointsOut(page, _cursor(page[-1]) if start + len(page) < len(checkpoints) else None)
+    return page, _cursor(page[-1]) if start + len(page) < len(checkpoints) else None
 
 
 def _cursor(checkpoint: Checkpoint) -> str:

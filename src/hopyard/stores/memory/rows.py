@@ -11,6 +11,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
+from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import Amounts
 from hopyard.domain.run import (
@@ -88,6 +89,7 @@ class RunRow:
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
     latest_metrics: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    logged_tags: LoggedTags = field(default_factory=LoggedTags)
     artifact: Digest | None = None
     run_folder: Digest | None = None
     run_folder_bytes: int = 0

@@ -11,6 +11,7 @@ from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
+from hopyard.domain.logged_tags import LoggedTags, apply_logged_tags
 from hopyard.domain.run import (
     Attempt,
     ParamValue,
@@ -186,6 +187,14 @@ class MemoryRunStore:
     async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
         row = self._state.runs.get(run)
         return {} if row is None else row.machine_env
+
+    async def record_tags(self, run: RunId, new: LoggedTags, /, *, attempt: AttemptId | None = None) -> None:
+        row = self._get_row_for_attempt(run, attempt)
+        row.spec, row.note, row.logged_tags = apply_logged_tags(row.spec, row.note, row.logged_tags, new)
+
+    async def logged_tags(self, run: RunId, /) -> LoggedTags:
+        row = self._state.runs.get(run)
+        return LoggedTags() if row is None else row.logged_tags
 
     async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
         row = self._get_row(run)

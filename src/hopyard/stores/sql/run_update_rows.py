@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
 from hopyard.domain.gang import DEFAULT_PRIORITY
-from hopyard.domain.ids import DEFAULT_QUEUE
+from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
+from hopyard.domain.logged_tags import (
+    LoggedTags,
+    apply_logged_tags,
+    decode_logged_tags,
+    encode_logged_tags,
+)
 from hopyard.domain.run import Run, RunEvent, RunPhase
 from hopyard.domain.run_change import concurrent_change_conflict
 from hopyard.stores.sql.codec import decode_spec, encode_gang_request, fingerprint, spec_columns, to_us
@@ -43,14 +50,41 @@ def write_run_update(conn: Connection, before: Run, after: Run, event: RunEvent,
     contents = {**spec_columns(spec), "search": search_text(before.name, spec), "note": after.note}
     conn.execute(update(run_contents).where(run_contents.c.run == before.id).values(contents))
     if spec.tags != before.spec.tags:
-        conn.execute(delete(run_tags).where(run_tags.c.run == before.id))
-        if spec.tags:
-            conn.execute(
-                run_tags.insert(),
-                [{"run": before.id, "key": key, "value": value} for key, value in spec.tags.items()],
-            )
+        _replace_tags(conn, before.id, spec.tags)
     conn.execute(
         run_events.insert().values(
             run=before.id, at=to_us(event.at), kind=str(event.kind), detail=event.detail
         )
     )
+
+
+def write_logged_tags(conn: Connection, run: RunId, new: LoggedTags) -> None:
+    """Writes the tags and the note that the run's script sets."""
+    query = (
+        select(
+            runs.c.user_name,
+            runs.c.project,
+            runs.c.number,
+            run_contents.c.spec,
+            run_contents.c.note,
+            run_contents.c.logged_tags,
+        )
+        .join(runs, runs.c.id == run_contents.c.run)
+        .where(runs.c.id == run)
+    )
+    user, project, number, spec_text, note, logged = conn.execute(query).one()
+    before = decode_spec(spec_text)
+    spec, new_note, all_logged = apply_logged_tags(before, note, decode_logged_tags(logged), new)
+    values: dict[str, Any] = {"note": new_note, "logged_tags": encode_logged_tags(all_logged)}
+    if spec.tags != before.tags:
+        name = RunName(user, project, number)
+        values |= {**spec_columns(spec), "search": search_text(name, spec)}
+        _replace_tags(conn, run, spec.tags)
+    conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
+
+
+def _replace_tags(conn: Connection, run: RunId, tags: Mapping[str, str]) -> None:
+    conn.execute(delete(run_tags).where(run_tags.c.run == run))
+    if tags:
+        rows = [{"run": run, "key": key, "value": value} for key, value in tags.items()]
+        conn.execute(run_tags.insert(), rows)

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0023"  # the newest migration
+HEAD = "0024"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -128,6 +128,7 @@ run_contents = Table(
     Column("machine_env", Text),  # JSON: as in `RunStore.machine_env`
     Column("brief", Text),  # JSON: the truncated spec for listings, if it differs
     Column("note", Text, nullable=False, server_default=""),
+    Column("logged_tags", Text, nullable=False, server_default=""),  # JSON: what the script set
 )
 
 run_tags = Table(

@@ -44,7 +44,7 @@ class ResumeCheckpoints:
 
     def find(
         self, run_spec: TrialRunSpec, done_epochs: int, *, trial: TrialId
-    ) -> tuple[api.Checkpoint, TrialRunSpec] | None:
+    ) -> tuple[api.CheckpointOut, TrialRunSpec] | None:
         """Returns the newest checkpoint of this run after at most `done_epochs` epochs of its trial, and the
         run whose script counts its step.
 
@@ -87,7 +87,7 @@ class ResumeCheckpoints:
             )
         return None
 
-    def _list_checkpoints(self, run: RunId) -> tuple[Sequence[api.Checkpoint], str]:
+    def _list_checkpoints(self, run: RunId) -> tuple[Sequence[api.CheckpointOut], str]:
         """Returns the run's checkpoints, and why the run is not available, or ""."""
         try:
             rows = self._api.find(lambda client: list(client.iterate_run_checkpoints(run)))
@@ -96,8 +96,8 @@ class ResumeCheckpoints:
         return ((), _DELETED_TEXT) if rows is None else ([row for row in rows if not row.get("damaged")], "")
 
     def _within_epochs(
-        self, checkpoints: Sequence[api.Checkpoint], run_spec: TrialRunSpec, done_epochs: int
-    ) -> Sequence[api.Checkpoint]:
+        self, checkpoints: Sequence[api.CheckpointOut], run_spec: TrialRunSpec, done_epochs: int
+    ) -> Sequence[api.CheckpointOut]:
         """Returns the checkpoints after at most this many epochs of the script.
 
         The epoch of a checkpoint is its step, if that can be a number of epochs, or the epochs reported until
@@ -109,7 +109,7 @@ class ResumeCheckpoints:
             return checkpoints  # the script ended at its budget
         reports = list(self._reported_epochs(run_spec))
 
-        def epochs_at(checkpoint: api.Checkpoint) -> int:
+        def epochs_at(checkpoint: api.CheckpointOut) -> int:
             saved_at = datetime.fromisoformat(checkpoint["created_at"]).timestamp()
             by_step = checkpoint["step"] if checkpoint["step"] <= run_spec.last_epoch else 0
             return max(
@@ -152,7 +152,7 @@ class ResumeCheckpoints:
         """Returns the name of the run; its id if the name is unknown."""
         return self._names.get(RunId(run), run)
 
-    def _log_lost(self, trial: TrialId, reason: str, checkpoint: api.Checkpoint) -> api.Checkpoint:
+    def _log_lost(self, trial: TrialId, reason: str, checkpoint: api.CheckpointOut) -> api.CheckpointOut:
         if reason:
             self._log_message(
                 f"trial {trial}: {reason}; it resumes from the checkpoint of step {checkpoint['step']} of "

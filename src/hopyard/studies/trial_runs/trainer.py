@@ -247,7 +247,9 @@ class TrialRunTrainer:
         run = self._api.find(lambda client: client.get_run(newest.run))
         return None if run is None else run["run_folder"]
 
-    def _resume_checkpoint(self, work: TrialWork, source_trial: TrialId) -> tuple[api.Checkpoint | None, int]:
+    def _resume_checkpoint(
+        self, work: TrialWork, source_trial: TrialId
+    ) -> tuple[api.CheckpointOut | None, int]:
         """Returns the checkpoint from which the work starts, and the shift from the script's epochs to the
         trial's."""
         interrupted = self._interrupted_runs.pop(work.trial, None)

@@ -75,7 +75,7 @@ def plan_run(
     study: RunId,
     spec: StudySpec,
     work: TrialWork,
-    source: api.Checkpoint | None,
+    source: api.CheckpointOut | None,
     *,
     shift: int,
     retry: int = 0,
