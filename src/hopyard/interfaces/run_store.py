@@ -8,9 +8,9 @@ from typing import Protocol
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
-from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 from hopyard.domain.run_query import RunValues
+from hopyard.domain.script_tags import ScriptTags
 
 MAX_UNSTORED_MESSAGES = 20  # sentences that are kept per run
 
@@ -168,10 +168,10 @@ class RunStore(Protocol):
         """Returns the recorded variables; empty if there are none, or no such run."""
         ...
 
-    async def record_tags(self, run: RunId, new: LoggedTags, /, *, attempt: AttemptId | None = None) -> None:
-        """Sets tags and the note as in `domain.logged_tags.apply_logged_tags`."""
+    async def record_tags(self, run: RunId, new: ScriptTags, /, *, attempt: AttemptId | None = None) -> None:
+        """Sets tags and the note as in `domain.script_tags.apply_script_tags`."""
 
-    async def logged_tags(self, run: RunId, /) -> LoggedTags:
+    async def script_tags(self, run: RunId, /) -> ScriptTags:
         """Returns what the script set through another library; empty if there is nothing, or no such run."""
         ...
 

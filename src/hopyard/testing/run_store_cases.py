@@ -11,7 +11,6 @@ import pytest
 from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import Digest, RunId, RunName, attempt_id
-from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.run import (
     DatasetRef,
     Environment,
@@ -24,6 +23,7 @@ from hopyard.domain.run import (
 )
 from hopyard.domain.run_query import run_values
 from hopyard.domain.run_values import MAX_RUN_VALUE_BYTES, MAX_RUN_VALUES
+from hopyard.domain.script_tags import ScriptTags
 from hopyard.domain.spec_summary import MAX_VALUES, summarise_spec
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunFilter, RunSummary
@@ -338,17 +338,17 @@ class RecordCases:
 
     async def test_tags_of_scripts_never_replace_those_of_users(self, stores: ClusterStores) -> None:
         run = (await submit_run(stores, tags={"team": "a"})).id
-        assert await stores.runs.logged_tags(run) == LoggedTags()
-        await stores.runs.record_tags(run, LoggedTags({"team": "b", "kind": "x", "old": "y"}, "first"))
-        await stores.runs.record_tags(run, LoggedTags({"kind": "z", "old": None}, "second"))
+        assert await stores.runs.script_tags(run) == ScriptTags()
+        await stores.runs.record_tags(run, ScriptTags({"team": "b", "kind": "x", "old": "y"}, "first"))
+        await stores.runs.record_tags(run, ScriptTags({"kind": "z", "old": None}, "second"))
         stored = await stores.runs.get(run)
         assert (stored.spec.tags, stored.note) == ({"team": "a", "kind": "z"}, "second")
-        assert await stores.runs.logged_tags(run) == LoggedTags({"kind": "z"}, "second")
+        assert await stores.runs.script_tags(run) == ScriptTags({"kind": "z"}, "second")
         found = await stores.runs.list(RunFilter(tags={"kind": "z"}, text="kind=z"))
         assert [each.id for each in found] == [run]
         assert await stores.runs.list(RunFilter(tags={"old": "y"})) == []
         with pytest.raises(NotFound):
-            await stores.runs.record_tags(MISSING_RUN, LoggedTags({"a": "b"}))
+            await stores.runs.record_tags(MISSING_RUN, ScriptTags({"a": "b"}))
 
     async def test_latest_metrics_are_merged_by_name(self, stores: ClusterStores) -> None:
         first, second = (await submit_run(stores)).id, (await submit_run(stores)).id

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId
-from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.param_format import unread_sentence
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
+from hopyard.domain.script_tags import ScriptTags
 from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAGS, is_tag
 from hopyard.domain.text import is_line
 from hopyard.errors import Conflict
@@ -233,7 +233,7 @@ class LiveRun:
             if params:
                 await runs.record_params(self.run, params, attempt=self.attempt)
             if tags or note is not None:
-                await runs.record_tags(self.run, LoggedTags(tags, note), attempt=self.attempt)
+                await runs.record_tags(self.run, ScriptTags(tags, note), attempt=self.attempt)
             if summary:
                 await runs.record_summary(self.run, summary, attempt=self.attempt)
             if metrics or replace_all:

@@ -34,11 +34,11 @@ from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
-from hopyard.domain.logged_tags import without_logged_tags
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.run import MAX_CONTINUED_RUNS, Environment, GitState, RoleSpec, Run, RunSpec
 from hopyard.domain.run import ResumeFrom as Resume
+from hopyard.domain.script_tags import without_script_tags
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
 from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
@@ -190,8 +190,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         source, dropped = await inherit_run(services, source, request.caller)
         inherited, removed_queue = without_removed_queue(await services.queue_cache.tree(), source.spec)
-        logged = await services.runs.logged_tags(source.id)
-        source = replace(source, spec=without_logged_tags(inherited, logged))
+        logged = await services.runs.script_tags(source.id)
+        source = replace(source, spec=without_script_tags(inherited, logged))
         if source.spec.study is None:
             spec = _fork_spec(
                 source, change, await _find_resume_checkpoint(services, source, change.checkpoint)

@@ -11,7 +11,6 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
-from hopyard.domain.logged_tags import LoggedTags
 from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import Amounts
 from hopyard.domain.run import (
@@ -25,6 +24,7 @@ from hopyard.domain.run import (
     checked_transition,
     held_message,
 )
+from hopyard.domain.script_tags import ScriptTags
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class RunRow:
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
     latest_metrics: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    logged_tags: LoggedTags = field(default_factory=LoggedTags)
+    script_tags: ScriptTags = field(default_factory=ScriptTags)
     artifact: Digest | None = None
     run_folder: Digest | None = None
     run_folder_bytes: int = 0

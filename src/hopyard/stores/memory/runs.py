@@ -11,7 +11,6 @@ from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
-from hopyard.domain.logged_tags import LoggedTags, apply_logged_tags
 from hopyard.domain.run import (
     Attempt,
     ParamValue,
@@ -23,6 +22,7 @@ from hopyard.domain.run import (
 )
 from hopyard.domain.run_query import RunValues, run_values
 from hopyard.domain.run_values import merge_values
+from hopyard.domain.script_tags import ScriptTags, apply_script_tags
 from hopyard.domain.spec_summary import summarise_spec, truncate_values
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
@@ -188,13 +188,13 @@ class MemoryRunStore:
         row = self._state.runs.get(run)
         return {} if row is None else row.machine_env
 
-    async def record_tags(self, run: RunId, new: LoggedTags, /, *, attempt: AttemptId | None = None) -> None:
+    async def record_tags(self, run: RunId, new: ScriptTags, /, *, attempt: AttemptId | None = None) -> None:
         row = self._get_row_for_attempt(run, attempt)
-        row.spec, row.note, row.logged_tags = apply_logged_tags(row.spec, row.note, row.logged_tags, new)
+        row.spec, row.note, row.script_tags = apply_script_tags(row.spec, row.note, row.script_tags, new)
 
-    async def logged_tags(self, run: RunId, /) -> LoggedTags:
+    async def script_tags(self, run: RunId, /) -> ScriptTags:
         row = self._state.runs.get(run)
-        return LoggedTags() if row is None else row.logged_tags
+        return ScriptTags() if row is None else row.script_tags
 
     async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
         row = self._get_row(run)

@@ -9,14 +9,14 @@ from sqlalchemy import Connection, delete, select, update
 
 from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, RunId, RunName
-from hopyard.domain.logged_tags import (
-    LoggedTags,
-    apply_logged_tags,
-    decode_logged_tags,
-    encode_logged_tags,
-)
 from hopyard.domain.run import Run, RunEvent, RunPhase
 from hopyard.domain.run_change import concurrent_change_conflict
+from hopyard.domain.script_tags import (
+    ScriptTags,
+    apply_script_tags,
+    decode_script_tags,
+    encode_script_tags,
+)
 from hopyard.stores.sql.codec import decode_spec, encode_gang_request, fingerprint, spec_columns, to_us
 from hopyard.stores.sql.create_runs import search_text
 from hopyard.stores.sql.tables import run_contents, run_events, run_tags, runs
@@ -58,7 +58,7 @@ def write_run_update(conn: Connection, before: Run, after: Run, event: RunEvent,
     )
 
 
-def write_logged_tags(conn: Connection, run: RunId, new: LoggedTags) -> None:
+def write_script_tags(conn: Connection, run: RunId, new: ScriptTags) -> None:
     """Writes the tags and the note that the run's script sets."""
     query = (
         select(
@@ -67,15 +67,15 @@ def write_logged_tags(conn: Connection, run: RunId, new: LoggedTags) -> None:
             runs.c.number,
             run_contents.c.spec,
             run_contents.c.note,
-            run_contents.c.logged_tags,
+            run_contents.c.script_tags,
         )
         .join(runs, runs.c.id == run_contents.c.run)
         .where(runs.c.id == run)
     )
     user, project, number, spec_text, note, logged = conn.execute(query).one()
     before = decode_spec(spec_text)
-    spec, new_note, all_logged = apply_logged_tags(before, note, decode_logged_tags(logged), new)
-    values: dict[str, Any] = {"note": new_note, "logged_tags": encode_logged_tags(all_logged)}
+    spec, new_note, all_logged = apply_script_tags(before, note, decode_script_tags(logged), new)
+    values: dict[str, Any] = {"note": new_note, "script_tags": encode_script_tags(all_logged)}
     if spec.tags != before.tags:
         name = RunName(user, project, number)
         values |= {**spec_columns(spec), "search": search_text(name, spec)}

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, func, literal, 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
-from hopyard.domain.logged_tags import LoggedTags, decode_logged_tags
 from hopyard.domain.run import (
     Attempt,
     ParamValue,
@@ -26,6 +25,7 @@ from hopyard.domain.run import (
 )
 from hopyard.domain.run_query import RunValues
 from hopyard.domain.run_values import merge_values
+from hopyard.domain.script_tags import ScriptTags, decode_script_tags
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
 from hopyard.stores.sql import checkpoint_rows
@@ -47,7 +47,7 @@ from hopyard.stores.sql.live_attempt_rows import IS_LIVE
 from hopyard.stores.sql.query_value_rows import query_values_query, to_query_values
 from hopyard.stores.sql.run_filters import listing_query
 from hopyard.stores.sql.run_rows import ATTEMPTS_OF_RUN, RUN_OF_ID, RUN_OF_NAME, to_attempt, to_run
-from hopyard.stores.sql.run_update_rows import write_logged_tags
+from hopyard.stores.sql.run_update_rows import write_script_tags
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
 from hopyard.stores.sql.versions import WriteStamp
 
@@ -280,16 +280,16 @@ class SqlRunStore:
         text = await self._database.read(lambda conn: conn.execute(query).scalar())
         return {} if text is None else decode_map(text)
 
-    async def record_tags(self, run: RunId, new: LoggedTags, /, *, attempt: AttemptId | None = None) -> None:
+    async def record_tags(self, run: RunId, new: ScriptTags, /, *, attempt: AttemptId | None = None) -> None:
         def write(conn: Connection) -> None:
             _check_not_superseded(conn, run, attempt)
-            write_logged_tags(conn, run, new)
+            write_script_tags(conn, run, new)
 
         await self._database.write(write, vital=True)
 
-    async def logged_tags(self, run: RunId, /) -> LoggedTags:
-        query = select(run_contents.c.logged_tags).where(run_contents.c.run == run)
-        return decode_logged_tags(await self._database.read(lambda conn: conn.execute(query).scalar() or ""))
+    async def script_tags(self, run: RunId, /) -> ScriptTags:
+        query = select(run_contents.c.script_tags).where(run_contents.c.run == run)
+        return decode_script_tags(await self._database.read(lambda conn: conn.execute(query).scalar() or ""))
 
     async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
         def write(conn: Connection) -> None:

@@ -128,7 +128,7 @@ run_contents = Table(
     Column("machine_env", Text),  # JSON: as in `RunStore.machine_env`
     Column("brief", Text),  # JSON: the truncated spec for listings, if it differs
     Column("note", Text, nullable=False, server_default=""),
-    Column("logged_tags", Text, nullable=False, server_default=""),  # JSON: what the script set
+    Column("script_tags", Text, nullable=False, server_default=""),  # JSON: what the script set
 )
 
 run_tags = Table(

@@ -12,4 +12,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("run_contents", sa.Column("logged_tags", sa.Text(), nullable=False, server_default=""))
+    op.add_column("run_contents", sa.Column("script_tags", sa.Text(), nullable=False, server_default=""))

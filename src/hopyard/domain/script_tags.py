@@ -14,16 +14,16 @@ _MAX_SIZE = 64 * 1024  # characters of the tags of one run together
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedTags:
+class ScriptTags:
     """tags: None removes a tag. note: None leaves it unchanged."""
 
     tags: Mapping[str, str | None] = field(default_factory=dict)
     note: str | None = None
 
 
-def apply_logged_tags(
-    spec: RunSpec, note: str, logged: LoggedTags, new: LoggedTags
-) -> tuple[RunSpec, str, LoggedTags]:
+def apply_script_tags(
+    spec: RunSpec, note: str, logged: ScriptTags, new: ScriptTags
+) -> tuple[RunSpec, str, ScriptTags]:
     """Returns the spec, the note, and all that the script has set so far.
 
     logged: what the script had set before. Only such values and missing ones change, so a tag or note that a
@@ -48,19 +48,19 @@ def apply_logged_tags(
     own_note = logged.note
     if new.note is not None and note in ("", own_note):
         note = own_note = new.note
-    return replace(spec, tags=tags), note, LoggedTags(own, own_note)
+    return replace(spec, tags=tags), note, ScriptTags(own, own_note)
 
 
-def without_logged_tags(spec: RunSpec, logged: LoggedTags) -> RunSpec:
+def without_script_tags(spec: RunSpec, logged: ScriptTags) -> RunSpec:
     """Returns the spec for a fork, whose script sets its tags itself."""
     tags = {key: value for key, value in spec.tags.items() if logged.tags.get(key) != value}
     return spec if len(tags) == len(spec.tags) else replace(spec, tags=tags)
 
 
-def encode_logged_tags(logged: LoggedTags) -> str:
+def encode_script_tags(logged: ScriptTags) -> str:
     return json.dumps({"tags": logged.tags, "note": logged.note})
 
 
-def decode_logged_tags(text: str) -> LoggedTags:
+def decode_script_tags(text: str) -> ScriptTags:
     values = json.loads(text or "{}")
-    return LoggedTags(values.get("tags", {}), values.get("note"))
+    return ScriptTags(values.get("tags", {}), values.get("note"))
