@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -77,3 +78,24 @@ def test_files_that_no_tree_holds_are_named_with_their_kind(tmp_path: Path) -> N
         "sub/.git": UnstoredReason.TOOLS,
         "x": None,
     }
+
+
+def test_tree_deeper_than_the_limit_of_descriptors_is_scanned_completely(tmp_path: Path) -> None:
+    folder, expected = tmp_path, []
+    for _ in range(300):
+        for name in ("a", "z"):
+            (folder / name).write_text("x")
+            expected.append(str((folder / name).relative_to(tmp_path)))
+        folder = folder / "d"
+        folder.mkdir()
+    (folder / "pyvenv.cfg").write_text("")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, used + 80), hard))
+    try:
+        found = list(scan_files(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert sorted(path for path, _, reason in found if reason is None) == sorted(expected)
+    last = str(folder.relative_to(tmp_path))
+    assert [(path, reason) for path, _, reason in found if reason] == [(last, UnstoredReason.TOOLS)]

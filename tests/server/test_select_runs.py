@@ -14,7 +14,7 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.run_query import RunValues
 from hopyard.errors import SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
-from hopyard.server.select_runs import select_runs
+from hopyard.server.select_runs import SortedListings, select_runs
 from hopyard.testing.stores import time_at
 
 
@@ -66,3 +66,29 @@ def _first_page(runs: NumberedRuns) -> Sequence[int]:
 def test_mistyped_name_is_found_behind_the_first_rows() -> None:
     with pytest.raises(SpecError, match=r"no run has `params\.m`"):
         _pages(NumberedRuns(1000), "params.m > 0", 10)
+
+
+def test_further_pages_of_sorted_listing_read_no_runs() -> None:
+    runs, listings, numbers, before = NumberedRuns(2500), SortedListings(), [], None
+    for page_number in range(3):
+        page = asyncio.run(
+            select_runs(
+                cast("RunStore", runs),
+                RunFilter(limit=1000, before=before),
+                query="n != 7",
+                sort="n",
+                now=time_at(0),
+                listings=listings,
+            )
+        )
+        assert page.more is (page_number < 2)
+        numbers += page.ids
+        before = page.ids[-1]
+    assert numbers == [str(n) for n in range(2500) if n != 7]
+    assert len(runs.reads) == 2500
+    other = RunFilter(limit=1000, before=RunId("2499"))
+    store = cast("RunStore", runs)
+    page = asyncio.run(
+        select_runs(store, other, query="n != 7", sort="-n", now=time_at(0), listings=listings)
+    )
+    assert page.ids[0] == "2498" and len(runs.reads) == 5000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.metric_extremes import Extremes
 from hopyard.domain.metric_records import (
     NO_STEP,
     POINT,
@@ -24,10 +26,19 @@ from hopyard.domain.metric_records import (
     read_records,
     series_id,
 )
+from hopyard.domain.run import DatasetRef
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.run_store import RunSummary
 from hopyard.interfaces.streams import Segment, StreamKey
+from hopyard.stores.memory.cluster import MemoryClusterStore
+from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
+from hopyard.stores.memory.runs import MemoryRunStore
+from hopyard.stores.memory.state import MemoryState
+from hopyard.stores.memory.usage import MemoryUsageStore
 from hopyard.stores.stream_files import FolderStreams
+from hopyard.testing.stores import ClusterStores, started_run
+from hopyard.tracking.best_values import BestValues
+from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.json_lines import LINE_LIMIT, LineReader
 from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.leaderboard import (
@@ -144,11 +155,58 @@ def test_partial_and_endless_lines_are_read() -> None:
 
 
 def test_metric_is_taken_from_lowest_rank() -> None:
-    live = LiveRun(RunId("x"))
-    assert live.apply_points(2, {"loss": (1, 2.0), "own": (1, 1.0)})
-    assert live.apply_points(0, {"loss": (1, 1.0)})
-    assert not live.apply_points(2, {"loss": (2, 9.0)})
+    live, readers = LiveRun(RunId("x")), {0: LatestMetrics(), 2: LatestMetrics()}
+
+    def apply(rank: int, *points: tuple[str, int, float]) -> bool:
+        data = b"".join(
+            pack_definition(name) + pack_point(POINT, series_id(name), step, 1.0, value)
+            for name, step, value in points
+        )
+        return live.apply_points(rank, "metrics", readers[rank], data)
+
+    assert apply(2, ("loss", 1, 2.0), ("own", 1, 1.0))
+    assert apply(0, ("loss", 1, 1.0))
+    assert not apply(2, ("loss", 2, 9.0))
     assert live.latest == {"loss": (1, 1.0), "own": (1, 1.0)}
+
+
+def test_extremes_are_those_of_the_visible_curve() -> None:
+    async def scene(folder: Path) -> None:
+        state, streams = MemoryState(), FolderStreams(folder)
+        stores = ClusterStores(
+            MemoryRunStore(state),
+            MemoryClusterStore(state),
+            MemoryQueueStore(state),
+            MemoryReservationStore(state),
+            MemoryUsageStore(state),
+        )
+        run, attempt = await started_run(stores, replicas=2, datasets=(DatasetRef("d", 1),))
+        ingest = StreamIngest(stores.runs, streams, RunSubscriptions())
+        best = BestValues(stores.runs, streams)
+
+        async def log(attempt: AttemptId, rank: int, stream: str, *values: float) -> None:
+            points = (pack_point(POINT, series_id("a"), NO_STEP, 1.0, value) for value in values)
+            data = pack_definition("a") + b"".join(points)
+            offset = (await ingest.append(attempt, rank, [])).get(stream, 0)
+            for piece in pieces(data, [len(data) // 2]):
+                lengths = await ingest.append(attempt, rank, [Segment(stream, offset, piece)])
+                offset = lengths.get(stream, 0)
+            await ingest.flush(attempt, rank)
+
+        async def known() -> tuple[Mapping[str, Extremes], list[float]]:
+            [summary] = await stores.runs.list_summaries("d", limit=1, latest=True, extremes=True)
+            values = [await best.results([summary], "a", higher=higher) for higher in (False, True)]
+            return summary.extremes, [result[run].value for result in values]
+
+        await log(attempt, 1, "metrics", -9.0, 9.0)
+        assert await known() == ({"a": ((0, -9.0), (1, 9.0))}, [-9.0, 9.0])
+        await log(attempt, 0, "metrics", math.nan, 2.0, 1.0, 1.0)
+        await log(attempt, 0, "tensorboard", 3.0)
+        assert await known() == ({"a": ((2, 1.0), (0, 3.0))}, [1.0, 3.0])
+        await streams.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(scene(Path(folder)))
 
 
 @given(st.lists(st.text(alphabet="ab\n", max_size=12), min_size=1, max_size=4), st.integers(0, 8))

@@ -18,6 +18,8 @@ from hopyard.domain.path_check import is_bare_repository, is_repository_name
 
 _BYTECODE_SUFFIXES = (".pyc", ".pyo", ".nbi", ".nbc")  # files of Python and Numba in `__pycache__`
 _MAX_PATH_BYTES = 3072  # the kernel takes 4096, with the path of the folder itself
+# with the current one: a deeper tree needs no more descriptors
+_MAX_OPEN_FOLDERS = 64
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -40,61 +42,93 @@ def scan_files(root: Path) -> Iterator[FileScan]:
     """Yields files and links, with the reason why they cannot be stored. Of a folder that is left out as a
     whole, only the folder itself. Caches of bytecode are skipped."""
     try:
-        descriptor = os.open(root, _FOLDER_FLAGS)
+        stack = [_OpenFolder(os.open(root, _FOLDER_FLAGS), "")]
     except OSError:
         return
-    stack = [_OpenFolder(descriptor, "")]
     try:
         while stack:
             folder = stack[-1]
             entry = next(folder.entries, None)
             if entry is None:
-                stack.pop().close()
+                _leave(stack)
                 continue
-            path, is_folder = folder.prefix + entry.name, entry.is_dir(follow_symlinks=False)
+            name, is_folder = entry
+            path = folder.prefix + name
             try:
-                stat_result = entry.stat(follow_symlinks=False)
+                stat_result = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
             except OSError:  # a process of the run removed it
                 continue
-            if _is_bytecode(path, entry.name):
+            if _is_bytecode(path, name):
                 continue
-            reason = _unstored_reason(folder.descriptor, entry.name, path, stat_result.st_mode)
+            reason = _unstored_reason(folder.descriptor, name, path, stat_result.st_mode)
             if not is_folder or reason is not None:
                 yield path, stat_result, reason
                 continue
             try:
-                child = os.open(entry.name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder.descriptor)
+                child = os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder.descriptor)
+                stack.append(_OpenFolder(child, path + "/"))
             except FileNotFoundError:
                 continue
             except OSError as error:
                 if not _is_replaced(error):
                     yield path, stat_result, UnstoredReason.UNREADABLE
                 continue
-            stack.append(_OpenFolder(child, path + "/"))
+            if len(stack) > _MAX_OPEN_FOLDERS:
+                stack[-_MAX_OPEN_FOLDERS - 1].close()
             if is_bare_repository(stack[-1].names):
-                stack.pop().close()
+                _leave(stack)
                 yield path, stat_result, UnstoredReason.TOOLS
     finally:
         for folder in stack:
             folder.close()
 
 
+def _leave(stack: list[_OpenFolder]) -> None:
+    """Removes the last folder, and the ones around it that cannot be entered again: a process of the run
+    moved or removed them."""
+    last = stack.pop()
+    if stack and not stack[-1].is_open and not stack[-1].reopen_above(last):
+        while stack and not stack[-1].is_open:
+            stack.pop()
+    last.close()
+
+
 class _OpenFolder:
-    """A folder and its entries, sorted by name. It stays open until its entries are scanned: they are read
-    by its descriptor."""
+    """A folder and the names in it, sorted. It stays open while its entries are scanned, unless it is far
+    above: then it is opened again as the folder around the one below it."""
 
     def __init__(self, descriptor: int, prefix: str) -> None:
-        self.descriptor, self.prefix = descriptor, prefix
+        """Raises OSError if the folder cannot be listed; the descriptor is closed then."""
+        self.descriptor, self.prefix, self.is_open = descriptor, prefix, True
         try:
             with os.scandir(descriptor) as listing:
-                found = sorted(listing, key=lambda entry: entry.name)
-        except OSError:  # removed, or a failing disk
-            found = []
-        self.names = [entry.name for entry in found]
-        self.entries = iter(found)
+                found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing)
+            self._identity = self._read_identity()
+        except BaseException:
+            self.close()
+            raise
+        self.names, self.entries = [name for name, _ in found], iter(found)
+
+    def reopen_above(self, below: _OpenFolder) -> bool:
+        """Returns whether the folder is still the one around `below`, and is open again."""
+        try:
+            self.descriptor = os.open("..", _FOLDER_FLAGS, dir_fd=below.descriptor)
+        except OSError:
+            return False
+        self.is_open = True
+        if self._read_identity() == self._identity:
+            return True
+        self.close()
+        return False
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        if self.is_open:
+            self.is_open = False
+            os.close(self.descriptor)
+
+    def _read_identity(self) -> tuple[int, int]:
+        stat_result = os.fstat(self.descriptor)
+        return stat_result.st_dev, stat_result.st_ino
 
 
 def _is_replaced(error: OSError) -> bool:

@@ -8,6 +8,7 @@ from typing import Protocol
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
+from hopyard.domain.metric_extremes import Extremes, StepValue
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 from hopyard.domain.run_query import RunValues
 from hopyard.domain.script_tags import ScriptTags
@@ -63,12 +64,13 @@ class RunFilter:
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """The part of a run that a leaderboard needs: thousands of runs are ranked to show a few. latest: the
-    newest (step, value) of each metric, only if requested."""
+    newest (step, value) of each metric, only if requested; likewise `extremes`, where they are known."""
 
     id: RunId
     submitted_at: datetime
     summary: Mapping[str, float]
     latest: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    extremes: Mapping[str, Extremes] = field(default_factory=dict)
 
 
 class RunStore(Protocol):
@@ -149,11 +151,18 @@ class RunStore(Protocol):
         latest: Mapping[str, tuple[int, float]],
         /,
         *,
+        extremes: Mapping[str, Extremes] | None = None,
         attempt: AttemptId | None = None,
         replace_all: bool = False,
     ) -> None:
-        """Stores the latest (step, value) of each metric, merged by name. replace_all: removes all other
-        metrics."""
+        """Stores the latest (step, value) of each metric, merged by name. extremes: of these metrics; those
+        of a metric without any become unknown. replace_all: removes all other metrics."""
+
+    async def record_extremes(
+        self, run: RunId, metric: str, extremes: Extremes, /, *, latest: StepValue
+    ) -> None:
+        """Stores what was read from a curve, unless the latest value of the metric has changed since. Does
+        nothing for a run that does not exist."""
 
     async def latest_metrics(
         self, runs: Sequence[RunId], /
@@ -232,7 +241,7 @@ class RunStore(Protocol):
         """Adds the only attempt (number 1) and the end of an offline run. Idempotent."""
 
     async def list_summaries(
-        self, dataset: str, /, *, limit: int, latest: bool = False
+        self, dataset: str, /, *, limit: int, latest: bool = False, extremes: bool = False
     ) -> Sequence[RunSummary]:
         """Returns at most `limit` runs on this dataset that have a summary, newest first. latest: also runs
         that have logged metrics only."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hopyard.domain.ids import RunId
 from hopyard.domain.run_query import RunQuery, RunValues, parse_query, parse_sort, sort_key, unknown_names
@@ -14,6 +14,8 @@ from hopyard.errors import Conflict, SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
 _MAX_RUNS = 1_000_000  # looked at for one sorted page
+_KEPT = timedelta(minutes=1)  # how long the order of a sorted listing serves further pages
+_MAX_LISTINGS, _MAX_KEPT_IDS = 16, 200_000
 _FIRST_CHUNK, _MAX_CHUNK = 500, 8000  # runs read together, in the order of the listing
 
 
@@ -25,16 +27,52 @@ class RunPage:
     more: bool
 
 
+class SortedListings:
+    """The newest sorted listings: their further pages are the rest of the order that the first page had."""
+
+    def __init__(self) -> None:
+        self._orders: dict[str, tuple[datetime, Sequence[RunId]]] = {}  # the oldest first
+
+    def find(self, key: str, now: datetime) -> Sequence[RunId]:
+        at, order = self._orders.get(key, (now, ()))
+        return order if timedelta(0) <= now - at < _KEPT else ()
+
+    def keep(self, key: str, order: Sequence[RunId], now: datetime) -> None:
+        self._orders.pop(key, None)
+        if len(order) <= _MAX_KEPT_IDS:
+            self._orders[key] = now, order
+        while len(self._orders) > _MAX_LISTINGS:
+            del self._orders[next(iter(self._orders))]
+
+
 async def select_runs(
-    runs: RunStore, where: RunFilter, *, query: str | None, sort: str | None, now: datetime
+    runs: RunStore,
+    where: RunFilter,
+    *,
+    query: str | None,
+    sort: str | None,
+    now: datetime,
+    listings: SortedListings | None = None,
 ) -> RunPage:
     """Returns the page of `where.limit` runs after the run `where.before`. Raises SpecError for a query that
-    cannot be read or has a mistyped name, Conflict if the run `before` is no longer in a sorted listing."""
+    cannot be read or has a mistyped name, Conflict if the run `before` is no longer in a sorted listing.
+
+    listings: where the order of a sorted listing is kept for its further pages.
+    """
     parsed = None if query is None else parse_query(query)
     if sort is None:
         return await _scan(runs, where, parsed, now)
-    rows = await runs.query_values(replace(where, before=None, limit=_MAX_RUNS), now=now)
-    return await asyncio.to_thread(_select, rows, parsed, sort, where)  # the loop serves others meanwhile
+    everything = replace(where, before=None, limit=_MAX_RUNS)
+    key = repr((everything, query, sort))
+    order: Sequence[RunId] = ()
+    if listings is not None and where.before is not None:
+        order = listings.find(key, now)
+    if where.before is None or where.before not in order:
+        rows = await runs.query_values(everything, now=now)
+        order = await asyncio.to_thread(_sort, rows, parsed, sort)  # the loop serves others meanwhile
+        if listings is not None:
+            listings.keep(key, order, now)
+    return _cut_page(order, where)
 
 
 async def _scan(runs: RunStore, where: RunFilter, query: RunQuery | None, now: datetime) -> RunPage:
@@ -58,22 +96,22 @@ def _accepted(rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None) -
     return [run for run, values in rows if query is None or query.accepts(values)]
 
 
-def _select(
-    rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None, sort: str, where: RunFilter
-) -> RunPage:
+def _sort(rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None, sort: str) -> list[RunId]:
     found = [row for row in rows if query is None or query.accepts(row[1])]
     name, descending = parse_sort(sort)
     _check_names(query.names if query is not None and not found else (), (name,) if name else (), rows)
     if name:
         found.sort(key=lambda row: sort_key(row[1], name, descending=descending))  # stable: newest first
+    return [run for run, _ in found]
+
+
+def _cut_page(order: Sequence[RunId], where: RunFilter) -> RunPage:
     start = 0
     if where.before is not None:
-        ids = [run for run, _ in found]
-        if where.before not in ids:
+        if where.before not in order:
             raise Conflict("the listing has changed", hints=("list the runs from the first page again",))
-        start = ids.index(where.before) + 1
-    page = found[start : start + where.limit]
-    return RunPage([run for run, _ in page], start + where.limit < len(found))
+        start = order.index(where.before) + 1
+    return RunPage(order[start : start + where.limit], start + where.limit < len(order))
 
 
 def _check_names(where: Sequence[str], sort: Sequence[str], rows: Sequence[tuple[RunId, RunValues]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -335,6 +336,28 @@ class RecordCases:
         await stores.runs.record_machine_env(run, {"PATH": "/bin", "TZ": "UTC"})
         await stores.runs.record_machine_env(run, {"PATH": "/usr/bin", "HF_HOME": None})
         assert await stores.runs.machine_env(run) == {"PATH": "/usr/bin", "HF_HOME": None}
+
+    async def test_extremes_are_known_until_their_metric_changes(self, stores: ClusterStores) -> None:
+        run = (await submit_run(stores, datasets=(DatasetRef("mnist", 1),))).id
+        low, high, nan = ((3, -1.0), (7, math.inf)), ((0, 1.0), (0, 1.0)), (9, math.nan)
+
+        async def known() -> Mapping[str, object]:
+            [summary] = await stores.runs.list_summaries("mnist", limit=9, latest=True, extremes=True)
+            return summary.extremes
+
+        await stores.runs.record_metrics(run, {"a": (9, 2.0), "b": (0, 1.0)}, extremes={"a": low, "b": high})
+        assert await known() == {"a": low, "b": high}
+        await stores.runs.record_metrics(run, {"a": nan})
+        assert await known() == {"b": high}
+        await stores.runs.record_extremes(run, "a", low, latest=(9, 2.0))  # of an older curve
+        await stores.runs.record_extremes(MISSING_RUN, "a", low, latest=nan)
+        assert await known() == {"b": high}
+        await stores.runs.record_extremes(run, "a", low, latest=nan)
+        assert await known() == {"a": low, "b": high}
+        await stores.runs.record_metrics(run, {"c": (0, 1.0)}, replace_all=True)
+        assert await known() == {}
+        [plain] = await stores.runs.list_summaries("mnist", limit=9, latest=True)
+        assert (plain.latest, plain.extremes) == ({"c": (0, 1.0)}, {})
 
     async def test_tags_of_scripts_never_replace_those_of_users(self, stores: ClusterStores) -> None:
         run = (await submit_run(stores, tags={"team": "a"})).id

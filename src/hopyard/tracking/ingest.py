@@ -351,7 +351,7 @@ class StreamIngest:
             return False
         live, rank = replica.live_run, replica.rank
         if stream in replica.metric_readers:
-            return live.apply_points(rank, replica.metric_readers[stream].feed(data))
+            return live.apply_points(rank, stream, replica.metric_readers[stream], data)
         changed = False
         if stream == "events":
             for event in replica.line_readers[stream].feed(data):

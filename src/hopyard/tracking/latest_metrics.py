@@ -4,7 +4,9 @@ points."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from hopyard.domain.metric_extremes import Extremes, StepValue
 from hopyard.domain.metric_records import NO_STEP, read_point_blocks, step_after
 from hopyard.errors import IntegrityError
 
@@ -22,14 +24,18 @@ class LatestMetrics:
         self._names: dict[int, str] = {}
         self._initial_steps = dict(last_steps or {})
         self._last: dict[int, int] = {}  # series -> step of its newest point
+        # series -> step and value of its lowest and of its highest point so far
+        self._extremes: dict[int, list[Any]] = {}
+        self._fed: dict[int, StepValue] = {}  # the newest points of the newest bytes
         self.is_damaged = False
 
     def feed(self, data: bytes) -> dict[str, tuple[int, float]]:
         """Returns the newest (step, value) of each metric that has a point in `data`."""
         if self.is_damaged:
+            self._fed = {}
             return {}
         joined = self._partial_record + data if self._partial_record else data
-        newest: dict[int, tuple[int, float]] = {}
+        newest = self._fed = dict[int, StepValue]()
         consumed = 0
         try:
             for part in read_point_blocks(joined, self._names):
@@ -45,7 +51,7 @@ class LatestMetrics:
     def _apply_points(
         self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]
     ) -> None:
-        last_steps = self._last
+        last_steps, extremes = self._last, self._extremes
         for _, series, logged_step, _, value in points:
             step = (
                 logged_step
@@ -54,6 +60,25 @@ class LatestMetrics:
             )
             last_steps[series] = step
             newest[series] = (step, value)
+            known = extremes.get(series)
+            if known is None:
+                if value == value:  # not NaN
+                    extremes[series] = [step, value, step, value]
+            elif value < known[1]:
+                known[0], known[1] = step, value
+            elif value > known[3]:
+                known[2], known[3] = step, value
+
+    def extremes(self) -> dict[str, Extremes]:
+        """Returns the lowest and the highest point so far of each metric in the newest result of `feed`."""
+        found: dict[str, Extremes] = {}
+        for series, point in self._fed.items():
+            known = self._extremes.get(series)
+            if series in self._names:
+                found[self._names[series]] = (
+                    (point, point) if known is None else ((known[0], known[1]), (known[2], known[3]))
+                )
+        return found
 
     def _last_step(self, series: int) -> int:
         return self._initial_steps.get(self._names.get(series, ""), -1)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.metric_extremes import Extremes, merge_extremes
 from hopyard.domain.param_format import unread_sentence
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
 from hopyard.domain.script_tags import ScriptTags
@@ -18,6 +19,7 @@ from hopyard.domain.text import is_line
 from hopyard.errors import Conflict
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
 from hopyard.tracking.json_lines import to_int64, to_number
+from hopyard.tracking.latest_metrics import LatestMetrics
 
 NAME_LIMIT = 1024  # characters of a metric's or parameter's name
 NAMES_LIMIT = 10_000  # limit of metrics, parameters … of one run in memory
@@ -58,6 +60,8 @@ class LiveRun:
     system: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # rank -> newest sample
     last_at: float = 0.0  # the newest time of an event, unix seconds
     _metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # not yet in the store
+    # by metric and stream. After another attempt they are unknown, since a part of its points may be hidden
+    _extremes: dict[str, dict[str, Extremes]] = field(default_factory=dict)
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
     _tags: dict[str, str | None] = field(default_factory=dict)
@@ -69,15 +73,21 @@ class LiveRun:
     _unread_event: RunEvent | None = None  # parameters that nothing read
     _limit_count: int = 0  # how many of these events were received
 
-    def apply_points(self, rank: int, newest: Mapping[str, tuple[int, float]]) -> bool:
-        """Applies the newest point of each metric. Returns whether any of them counts."""
+    def apply_points(self, rank: int, stream: str, reader: LatestMetrics, data: bytes) -> bool:
+        """Applies the points in new bytes of a metric stream. Returns whether any of them counts."""
+        newest = reader.feed(data)
+        extremes = reader.extremes() if self._has_one_attempt else {}
         changed = False
         for name, point in newest.items():
             if self.ranks.get(name, rank) < rank or (
                 name not in self.latest and len(self.latest) >= NAMES_LIMIT
             ):
                 continue
+            if self.ranks.get(name) != rank:
+                self._extremes.pop(name, None)
             self.ranks[name] = rank
+            if name in extremes:
+                self._extremes.setdefault(name, {})[stream] = extremes[name]
             self.latest[name] = self._metrics[name] = point
             changed = True
         return changed
@@ -196,6 +206,10 @@ class LiveRun:
         return True
 
     @property
+    def _has_one_attempt(self) -> bool:
+        return self.attempt is not None and split_attempt(self.attempt)[1] == 1
+
+    @property
     def is_dirty(self) -> bool:
         pending = (
             self._metrics
@@ -237,9 +251,15 @@ class LiveRun:
             if summary:
                 await runs.record_summary(self.run, summary, attempt=self.attempt)
             if metrics or replace_all:
+                written = dict(self.latest) if replace_all else metrics
                 await runs.record_metrics(
                     self.run,
-                    dict(self.latest) if replace_all else metrics,
+                    written,
+                    extremes={
+                        name: merge_extremes(self._extremes[name].values())
+                        for name in written
+                        if name in self._extremes
+                    },
                     attempt=self.attempt,
                     replace_all=replace_all,
                 )

@@ -68,3 +68,34 @@ def test_run_that_names_no_folder_of_logs_is_recorded(monkeypatch: pytest.Monkey
     install(module)
     assert module.Run().log({"loss": 0.5}) == "{'loss': 0.5} None"
     assert recorded == [("wandb", {"lr": 0.1}, ""), ("wandb", {"loss": 0.5}, 3, "")]
+
+
+def test_defined_metric_counts_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run:
+        id, name, offline, step, config = "with-steps", "n", True, 3, {}
+
+        def log(self, data: Any, step: Any = None) -> None: ...
+
+        def finish(self) -> None: ...
+
+        def define_metric(self, name: str, step_metric: str | None = None) -> str:
+            return f"{name} {step_metric}"
+
+    module: Any = ModuleType("wandb.sdk.wandb_run")
+    module.Run = Run
+    recorded: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(wandb_run, "log_metrics", lambda *arguments: recorded.append(arguments[1:3]))
+    monkeypatch.setattr(wandb_run, "run_prefix", lambda *_: "")
+    monkeypatch.setattr(wandb_run, "_step_metrics", {})
+    install(module)
+    run = module.Run()
+    run.log({"val/loss": 9.0})
+    assert run.define_metric("val/*", step_metric="epoch") == "val/* epoch"
+    run.log({"val/loss": 1.0, "epoch": 7, "lr": 0.1})
+    run.log({"val/loss": 2.0})
+    assert recorded == [
+        ({"val/loss": 9.0}, 3),
+        ({"val/loss": 1.0}, 7),
+        ({"epoch": 7, "lr": 0.1}, 3),
+        ({"val/loss": 2.0}, 7),
+    ]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAX_PARAMS = 1000
 _last_steps: dict[str, int] = {}
+_libraries: dict[str, str] = {}  # the one that logs a metric, by name
 _prefixes: dict[tuple[str, str], str] = {}  # by library and id of a run of this library
 
 
@@ -42,7 +43,7 @@ def run_prefix(library: str, run: Any, name: Any = "") -> str:
 
 def log_metrics(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
     """Logs the numbers among the values; names of nested values are joined with dots."""
-    call_guarded(library, _log, values, step, prefix)
+    call_guarded(library, _log, library, values, step, prefix)
 
 
 def log_counted(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
@@ -81,10 +82,15 @@ def append_line(file: str, line: str) -> None:
         os.close(descriptor)
 
 
-def _log(values: Mapping[Any, Any], step: Any, prefix: str) -> None:
+def _log(library: str, values: Mapping[Any, Any], step: Any, prefix: str) -> None:
+    """Two libraries often log the same values, with other steps: the first one counts for each name."""
     import hopyard
 
-    numbers = {name: value for name, value in _flat(values, prefix) if _is_number(value)}
+    numbers = {
+        name: value
+        for name, value in _flat(values, prefix)
+        if _is_number(value) and _libraries.setdefault(name, library) == library
+    }
     if numbers:
         hopyard.log(numbers, step=step)
 

@@ -73,6 +73,15 @@ def _end_offline(key: Any) -> None:
 
 def _extend_run(run_class: Any) -> None:
     create, log, finish = run_class.__init__, run_class.log, run_class.finish
+    define_metric = getattr(run_class, "define_metric", None)
+
+    def define_and_remember(
+        self: Any, name: Any, step_metric: Any = None, *arguments: Any, **options: Any
+    ) -> Any:
+        result = define_metric(self, name, step_metric, *arguments, **options)
+        if step_metric is not None:
+            _step_metrics[str(name)] = str(getattr(step_metric, "name", step_metric))
+        return result
 
     def log_and_record(self: Any, data: Any, step: Any = None, *arguments: Any, **options: Any) -> Any:
         number = self.step if step is None else step
@@ -92,6 +101,8 @@ def _extend_run(run_class: Any) -> None:
 
     run_class.log, run_class.finish = log_and_record, finish_and_record
     run_class.__init__ = create_and_remember
+    if define_metric is not None:
+        run_class.define_metric = define_and_remember
     atexit.register(_copy_linked_logs)  # after the end of its runs, which wandb registers later
 
 
@@ -100,7 +111,22 @@ def _record_config(run: Any) -> None:
 
 
 def _record_metrics(run: Any, values: dict[Any, Any], step: Any) -> None:
-    log_metrics("wandb", values, step, _prefix(run))
+    """Logs the values. The step of a metric with a `step_metric` is the newest value of this one."""
+    for name in _step_metrics.values():
+        value = values.get(name)
+        if isinstance(value, (int, float)) and float(value).is_integer():
+            _newest_steps[run.id, name] = int(value)
+    by_step: dict[Any, dict[Any, Any]] = {}
+    for name, value in values.items():
+        by_step.setdefault(_newest_steps.get((run.id, _step_metric(name)), step), {})[name] = value
+    for own_step, group in by_step.items():
+        log_metrics("wandb", group, own_step, _prefix(run))
+
+
+def _step_metric(name: Any) -> str:
+    """Returns the metric that counts the steps of this one: as defined for its name, else for a pattern."""
+    patterns = [key for key in _step_metrics if key.endswith("*") and str(name).startswith(key[:-1])]
+    return _step_metrics.get(str(name)) or (_step_metrics[patterns[0]] if patterns else "")
 
 
 def _record_changed_config(run: Any) -> None:
@@ -157,6 +183,8 @@ def _copy_linked_log(folder: str) -> None:
 
 
 _recorded: dict[str, dict[str, object]] = {}
+_step_metrics: dict[str, str] = {}  # of `define_metric`, by name or pattern
+_newest_steps: dict[tuple[str, str], int] = {}  # by id of the run and name
 _recorded_tags: dict[str, tuple[tuple[str, ...], str]] = {}  # with the note
 _log_folders: list[str] = []
 

@@ -114,7 +114,10 @@ async def _rank(
     """Reads the logged values only where they matter: they are much larger than the summaries."""
     metric, higher = query.metric or "", None if query.direction is None else query.direction is Goal.MAX
     runs = await services.runs.list_summaries(
-        dataset.name, limit=MAX_RANKED_RUNS, latest=bool(metric or dataset.metric or query.value)
+        dataset.name,
+        limit=MAX_RANKED_RUNS,
+        latest=bool(metric or dataset.metric or query.value),
+        extremes=query.value is ValueSource.BEST,
     )
     metric = choose_metric(dataset, runs, metric)
     if not metric:

@@ -19,7 +19,7 @@ from hopyard.server.authentication import RUN_TOKEN_HINT
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.run_names import with_readable_names
 from hopyard.server.schemas.runs import RunsOut, encode_latest, to_run_out
-from hopyard.server.select_runs import select_runs
+from hopyard.server.select_runs import SortedListings, select_runs
 from hopyard.server.services import Services
 
 _MAX_TAG_FILTERS = 32  # per request
@@ -85,6 +85,8 @@ class ListQuery(RequestModel):
 
 
 def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    listings = SortedListings()
+
     async def list_runs(request: ApiRequest[ListQuery, Empty]) -> RunsOut:
         """List runs, newest first, with the latest values of the first metrics. Rows are short: `env` and
         `environment.packages` of a spec are empty, `params`, `tags`, `summary`, `latest` and commands are
@@ -110,7 +112,7 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             limit=query.limit,
             before=RunId(query.before) if query.before else None,
         )
-        runs, more = await _list_page(services, where, query)
+        runs, more = await _list_page(services, where, query, listings)
         page = await with_readable_names(services.runs, runs)
         latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id for run in page]))
         counts = await services.runs.count_trials([run.id for run in page if run.spec.study is not None])
@@ -128,12 +130,16 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     return [Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, errors=(400, 409), auth="run")]
 
 
-async def _list_page(services: Services, where: RunFilter, query: ListQuery) -> tuple[Sequence[Run], bool]:
+async def _list_page(
+    services: Services, where: RunFilter, query: ListQuery, listings: SortedListings
+) -> tuple[Sequence[Run], bool]:
     """Returns the runs of one page, and whether there are more."""
     if query.where is None and query.sort is None:
         runs = await services.runs.list(replace(where, limit=where.limit + 1))
         return runs[: where.limit], len(runs) > where.limit
-    selected = await select_runs(services.runs, where, query=query.where, sort=query.sort, now=services.now())
+    selected = await select_runs(
+        services.runs, where, query=query.where, sort=query.sort, now=services.now(), listings=listings
+    )
     ids = frozenset(selected.ids)
     runs = await services.runs.list(RunFilter(ids=ids, limit=len(ids), brief=True)) if ids else []
     by_id = {run.id: run for run in runs}  # a run may have been removed since

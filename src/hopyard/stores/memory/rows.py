@@ -11,6 +11,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
+from hopyard.domain.metric_extremes import Extremes
 from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import Amounts
 from hopyard.domain.run import (
@@ -89,6 +90,7 @@ class RunRow:
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
     latest_metrics: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    extremes: Mapping[str, Extremes] = field(default_factory=dict)
     script_tags: ScriptTags = field(default_factory=ScriptTags)
     artifact: Digest | None = None
     run_folder: Digest | None = None

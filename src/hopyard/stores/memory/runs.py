@@ -11,6 +11,7 @@ from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
+from hopyard.domain.metric_extremes import Extremes, StepValue
 from hopyard.domain.run import (
     Attempt,
     ParamValue,
@@ -167,11 +168,23 @@ class MemoryRunStore:
         latest: Mapping[str, tuple[int, float]],
         /,
         *,
+        extremes: Mapping[str, Extremes] | None = None,
         attempt: AttemptId | None = None,
         replace_all: bool = False,
     ) -> None:
         row = self._get_row_for_attempt(run, attempt)
         row.latest_metrics = merge_values({} if replace_all else row.latest_metrics, latest)
+        known = {} if replace_all else row.extremes
+        known = {name: value for name, value in known.items() if name not in latest}
+        row.extremes = merge_values(known, extremes or {})
+
+    async def record_extremes(
+        self, run: RunId, metric: str, extremes: Extremes, /, *, latest: StepValue
+    ) -> None:
+        row = self._state.runs.get(run)
+        # as texts, since NaN differs from itself
+        if row is not None and repr(row.latest_metrics.get(metric)) == repr(latest):
+            row.extremes = merge_values(row.extremes, {metric: extremes})
 
     async def latest_metrics(
         self, runs: Sequence[RunId], /
@@ -328,7 +341,7 @@ class MemoryRunStore:
         row.exit, row.started_at, row.ended_at = exit, started_at, ended_at
 
     async def list_summaries(
-        self, dataset: str, /, *, limit: int, latest: bool = False
+        self, dataset: str, /, *, limit: int, latest: bool = False, extremes: bool = False
     ) -> Sequence[RunSummary]:
         newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
         rows = [
@@ -338,7 +351,13 @@ class MemoryRunStore:
             and any(ref.name == dataset for ref in row.spec.datasets)
         ]
         return [
-            RunSummary(row.id, row.submitted_at, row.summary, dict(row.latest_metrics) if latest else {})
+            RunSummary(
+                row.id,
+                row.submitted_at,
+                row.summary,
+                dict(row.latest_metrics) if latest else {},
+                dict(row.extremes) if extremes else {},
+            )
             for row in rows[:limit]
         ]
 

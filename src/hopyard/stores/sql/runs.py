@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, delete, func, literal, 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id
+from hopyard.domain.metric_extremes import Extremes, StepValue
 from hopyard.domain.run import (
     Attempt,
     ParamValue,
@@ -44,6 +45,7 @@ from hopyard.stores.sql.codec import (
 from hopyard.stores.sql.create_runs import Submission, create_runs
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.live_attempt_rows import IS_LIVE
+from hopyard.stores.sql.metric_rows import decode_extremes, write_extremes, write_metrics
 from hopyard.stores.sql.query_value_rows import query_values_query, to_query_values
 from hopyard.stores.sql.run_filters import listing_query
 from hopyard.stores.sql.run_rows import ATTEMPTS_OF_RUN, RUN_OF_ID, RUN_OF_NAME, to_attempt, to_run
@@ -224,26 +226,30 @@ class SqlRunStore:
         latest: Mapping[str, tuple[int, float]],
         /,
         *,
+        extremes: Mapping[str, Extremes] | None = None,
         attempt: AttemptId | None = None,
         replace_all: bool = False,
     ) -> None:
-        await self._merge_values(run, "latest", latest, attempt, replace_all=replace_all)
+        def write(conn: Connection) -> None:
+            _check_not_superseded(conn, run, attempt)
+            write_metrics(conn, run, latest, extremes or {}, replace_all=replace_all)
+
+        await self._database.write(write, vital=True)
+
+    async def record_extremes(
+        self, run: RunId, metric: str, extremes: Extremes, /, *, latest: StepValue
+    ) -> None:
+        await self._database.write(lambda conn: write_extremes(conn, run, metric, extremes, latest))
 
     async def _merge_values(
-        self,
-        run: RunId,
-        column: str,
-        values: Mapping[str, Any],
-        attempt: AttemptId | None,
-        *,
-        replace_all: bool = False,
+        self, run: RunId, column: str, values: Mapping[str, Any], attempt: AttemptId | None
     ) -> None:
         def write(conn: Connection) -> None:
             _check_not_superseded(conn, run, attempt)
             before = conn.execute(
                 select(run_contents.c[column]).where(run_contents.c.run == run)
             ).scalar_one()
-            after = encode_map(merge_values({} if replace_all else decode_map(before), values))
+            after = encode_map(merge_values(decode_map(before), values))
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
 
@@ -457,12 +463,13 @@ class SqlRunStore:
         await self._database.write(write)
 
     async def list_summaries(
-        self, dataset: str, /, *, limit: int, latest: bool = False
+        self, dataset: str, /, *, limit: int, latest: bool = False, extremes: bool = False
     ) -> Sequence[RunSummary]:
         def read(conn: Connection) -> list[RunSummary]:
             runs_with_dataset = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
             metrics = run_contents.c.latest if latest else literal("{}")
-            query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary, metrics).join(
+            known = run_contents.c.extremes if extremes else literal("{}")
+            query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary, metrics, known).join(
                 run_contents, run_contents.c.run == runs.c.id
             )
             has_result = run_contents.c.summary != "{}"
@@ -476,8 +483,9 @@ class SqlRunStore:
                     from_us(submitted_at),
                     decode_map(summary),
                     {name: (step, value) for name, (step, value) in decode_map(logged).items()},
+                    decode_extremes(known_extremes),
                 )
-                for run_id, submitted_at, summary, logged in conn.execute(newest)
+                for run_id, submitted_at, summary, logged, known_extremes in conn.execute(newest)
             ]
 
         return await self._database.read(read)

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0024"  # the newest migration
+HEAD = "0025"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -115,6 +115,8 @@ run_contents = Table(
     Column("params", Text, nullable=False),  # JSON
     Column("summary", Text, nullable=False),  # JSON
     Column("latest", Text, nullable=False),  # JSON: metric → [step, value]
+    # JSON: metric → the lowest and the highest [step, value], where they are known
+    Column("extremes", Text, nullable=False, server_default="{}"),
     # JSON: sentences about parts that could not be stored
     Column("unstored", Text, nullable=False, server_default="[]"),
     Column("code", _Key),
