@@ -162,3 +162,20 @@ def test_match_names_the_last_pattern() -> None:
     assert patterns.last_match(b"a.bin", is_folder=False) == (True, False, 1)
     assert patterns.last_match(b"keep.bin", is_folder=False) == (False, True, 2)
     assert patterns.last_match(b"a.py", is_folder=False) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "other"),
+    [
+        (b"*a" * 30 + b"*b", b"a" * 250 + b"b", b"a" * 250),
+        (b"x/" + b"*a" * 30 + b"*b", b"x/" + b"a" * 250 + b"b", b"x/" + b"a" * 250),
+        (b"**/" + b"?*" * 30 + b"b", b"a/" * 20 + b"a" * 200 + b"b", b"a/" * 20 + b"a" * 200),
+        (b"**/a/" * 30 + b"b", b"a/" * 500 + b"b", b"a/" * 500 + b"c"),
+        (b"**/*a*a*a/" * 20 + b"b", b"aaaa/" * 200 + b"b", b"aaaa/" * 200 + b"c"),
+        (b"x*/" + b"**\\/a" * 30 + b"*b", b"x/" + b"/a" * 200 + b"b", b"x/" + b"/a" * 200),
+    ],
+)
+def test_many_stars_take_polynomial_time(pattern: bytes, fits: bytes, other: bytes) -> None:
+    patterns = GitIgnore(pattern)
+    assert patterns.last_match(fits, is_folder=False) is not None
+    assert patterns.last_match(other, is_folder=False) is None  # with a search for each place: years

@@ -34,6 +34,10 @@ def test_other_files_are_not(path: str) -> None:
         ("**/best/*.bin", "best/a.bin", True),
         ("**/best/*.bin", "a/b/best/a.bin", True),
         ("./out/a.py", "out/a.py", True),
+        ("**", "out/a.py", True),
+        ("out/**", "out/a.py", True),
+        ("out/**/a.py", "out/a.py", True),
+        ("**/a" * 30 + "/b", "a/" * 1000 + "c", False),  # with a search for each place it would take years
     ],
 )
 def test_patterns_of_the_user(pattern: str, path: str, kept: bool) -> None:

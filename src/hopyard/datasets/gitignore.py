@@ -136,8 +136,9 @@ def _expression(pattern: bytes, *, is_path: bool) -> bytes | None:
     """
     special = _GLOB_SPECIAL.search(pattern)
     start = special.start() if special else len(pattern)
-    parts, at = [re.escape(pattern[:start])], start
-    any_byte, any_bytes = (b"[^/]", b"[^/]*") if is_path else (b".", b".*")
+    expression, at = _StarExpression(is_path=is_path), start
+    expression.add(re.escape(pattern[:start]))
+    any_byte = b"[^/]" if is_path else b"."
     while at < len(pattern):
         byte = pattern[at : at + 1]
         if byte == b"*":
@@ -151,29 +152,78 @@ def _expression(pattern: bytes, *, is_path: bool) -> bytes | None:
                 and (end == len(pattern) or pattern[end] == _SLASH or pattern[end : end + 2] == b"\\/")
             )
             if is_any_folder and pattern[end : end + 1] == b"/":
-                parts.append(b"(?:.*/)?")
+                expression.add_folders(b"(?:.*?/)??")
                 end += 1
+            elif is_any_folder:
+                expression.add_folders(b".*?")
             else:
-                parts.append(b".*" if is_any_folder else any_bytes)
+                expression.add_star()
             at = end
         elif byte == b"?":
-            parts.append(any_byte)
+            expression.add(any_byte)
             at += 1
         elif byte == b"[":
             bracket = _parse_bracket(pattern, at + 1)
             if bracket is None:
                 return None
             allowed, at = bracket
-            parts.append(_class_expression(allowed - {_SLASH} if is_path else allowed))
+            expression.add(_class_expression(allowed - {_SLASH} if is_path else allowed))
         elif byte == b"\\":
             if at + 1 == len(pattern):
                 return None
-            parts.append(re.escape(pattern[at + 1 : at + 2]))
+            expression.add(re.escape(pattern[at + 1 : at + 2]))
             at += 2
         else:
-            parts.append(re.escape(byte))
+            expression.add(re.escape(byte))
             at += 1
-    return b"".join(parts)
+    return expression.finish()
+
+
+class _StarExpression:
+    """Builds a regular expression that takes polynomial time, however many stars it has.
+
+    The part after a star is found once, at its first place: each later star can pass over the rest. With a
+    slash, the part up to the next star has at most one place. The part up to the next `**` ends with a slash,
+    so its first place ends first. Only the last star of each kind may try further places.
+    """
+
+    def __init__(self, *, is_path: bool) -> None:
+        self._star = b"[^/]*?" if is_path else b".*?"
+        self._folders: bytes | None = None  # the last `**`
+        self._done: list[bytes] = []  # up to the last `**`
+        self._part: list[bytes] = []  # after it, up to the last star
+        self._run: list[bytes] = []  # after the last star
+        self._has_star = False
+
+    def add(self, expression: bytes) -> None:
+        """Adds an expression of a fixed length."""
+        self._run.append(expression)
+
+    def add_star(self) -> None:
+        """Adds a star that matches any part of a name."""
+        self._close_run()
+        self._has_star = True
+
+    def add_folders(self, expression: bytes) -> None:
+        """Adds an expression for any number of folders."""
+        self._close_run()
+        self._close_part()
+        self._folders = expression
+
+    def finish(self) -> bytes:
+        """Returns the whole expression."""
+        star = self._star if self._has_star else b""
+        return b"".join((*self._done, self._folders or b"", *self._part, star, *self._run))
+
+    def _close_run(self) -> None:
+        run = b"".join(self._run)
+        self._part.append(b"(?>" + self._star + run + b")" if self._has_star else run)
+        self._run, self._has_star = [], False
+
+    def _close_part(self) -> None:
+        part = b"".join(self._part)
+        self._done.append(part if self._folders is None else b"(?>" + self._folders + part + b")")
+        self._part = []
 
 
 def _parse_bracket(pattern: bytes, at: int) -> tuple[frozenset[int], int] | None:

@@ -29,12 +29,12 @@ def _matches_path(parts: Sequence[str], pattern: str) -> bool:
     wanted = [part for part in pattern.split("/") if part not in ("", ".")]
     if len(wanted) == 1 and wanted != ["**"]:
         return any(fnmatchcase(part, wanted[0]) for part in parts)
-    return any(_matches_parts(parts[:count], wanted) for count in range(1, len(parts) + 1))
-
-
-def _matches_parts(parts: Sequence[str], wanted: Sequence[str]) -> bool:
-    if not wanted:
-        return not parts
-    if wanted[0] == "**":
-        return any(_matches_parts(parts[skipped:], wanted[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _matches_parts(parts[1:], wanted[1:])
+    reached = {0}  # of `parts`: those that the patterns before this one cover
+    for part in wanted:
+        if part == "**":
+            reached = set(range(min(reached), len(parts) + 1))
+        else:
+            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], part)}
+        if not reached:
+            return False
+    return bool(reached - {0})
