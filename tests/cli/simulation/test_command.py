@@ -158,7 +158,7 @@ def test_too_many_node_losses_end_the_simulation(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulate, "MAX_NODE_LOSSES", 20)
-    words = ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "1m", "--repair", "1m")
+    words = ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "10m", "--repair", "1m")
     result = hop(capfd, *words)
     assert (result.code, result.out) == (2, "")
     assert (
@@ -166,7 +166,7 @@ def test_too_many_node_losses_end_the_simulation(
     )
     assert "hint: let runs save what they did: --checkpoint-every 10m" in result.err
     assert ["runs", "ended", "3", "of", "3"] in [
-        line.split() for line in hop(capfd, *words, "--checkpoint-every", "5s").out.splitlines()
+        line.split() for line in hop(capfd, *words, "--checkpoint-every", "1m").out.splitlines()
     ]
 
 
