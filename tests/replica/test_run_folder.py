@@ -153,6 +153,23 @@ def test_file_that_cannot_be_read_keeps_no_other_file_out(
     assert notes == ["`odd.bin` of the run folder is not kept: odd.bin: changed while it was read"]
 
 
+def test_files_with_odd_paths_are_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "upload_folder", _pack)
+    server, notes = UnreliableServer(), list[str]()
+    folder = _open_run_folder(tmp_path, server, 0, notes)
+    folder.create()
+    for name in (b"a.bin", b"b\n.bin", b"\xff/c.bin", b"d\\.bin"):
+        path = Path(os.fsdecode(bytes(folder.gang.run) + b"/" + name))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+    assert folder.finish(is_killed=False) == ""
+    assert server.trees == [["run/a.bin"]]
+    (note,) = notes
+    assert note.startswith(
+        "`b%0A.bin` and 2 other files: not kept for the next attempt, because the path is "
+    )
+
+
 def test_files_are_kept_although_the_server_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder, "upload_folder", _pack)
     server = UnreliableServer()

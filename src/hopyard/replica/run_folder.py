@@ -13,7 +13,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from hopyard.datasets.output_scan import scan_files
 from hopyard.domain.checkpoint_files import is_kept
+from hopyard.domain.encoded_path import encode_path
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
 from hopyard.domain.path_check import is_manifest_path, link_stays_inside
@@ -67,6 +68,7 @@ class RunFolder:
     _digest: Digest | None = None
     _stamps: dict[str, Stamp] = field(default_factory=dict)
     _seen: dict[str, Stamp] = field(default_factory=dict)
+    _odd_paths: list[str] = field(default_factory=list)  # of the last scan; a stored tree cannot name them
     _closing: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -145,6 +147,7 @@ class RunFolder:
         while True:
             try:
                 self._store(is_final=True, is_killed=is_killed)
+                self._note_odd_paths()
                 return ""
             except (HopyardError, OSError) as error:
                 if isinstance(error, Conflict) or not self.gang.root.is_dir():
@@ -236,26 +239,45 @@ class RunFolder:
         return dict(self._parts())[part] / rest
 
     def _scan_files(self) -> dict[str, Stamp]:
+        self._odd_paths.clear()
         stamps = {
             f"{_RUN_PART}/{path}": (found.st_ino, found.st_size, found.st_mtime_ns)
-            for path, found, obstacle in scan_files(self.gang.run)
-            if obstacle is None and is_manifest_path(path) and stat.S_ISREG(found.st_mode)
+            for path, found in self._find_regular_files(self.gang.run)
         }
         if self.work is None:
             return stamps
-        patterns = self.gang.spec.launch.checkpoint_files
         kept = {
             path: (found.st_ino, found.st_size, found.st_mtime_ns)
-            for path, found, obstacle in scan_files(self.work)
-            if obstacle is None
-            and is_manifest_path(path)
-            and stat.S_ISREG(found.st_mode)
-            and is_kept(path, patterns)
+            for path, found in self._find_regular_files(
+                self.work, lambda path: is_kept(path, self.gang.spec.launch.checkpoint_files)
+            )
         }
         if kept:
             allowed = {*self.changed_work_files(), *self.restored_work_files}
             stamps |= {f"{_WORK_PART}/{path}": stamp for path, stamp in kept.items() if path in allowed}
         return stamps
+
+    def _find_regular_files(
+        self, folder: Path, is_wanted: Callable[[str], bool] = lambda _: True
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Yields the readable files with their paths, and records those with odd ones."""
+        for path, found, obstacle in scan_files(folder):
+            if obstacle is not None or not stat.S_ISREG(found.st_mode) or not is_wanted(path):
+                continue
+            if is_manifest_path(path):
+                yield path, found
+            else:
+                self._odd_paths.append(path)
+
+    def _note_odd_paths(self) -> None:
+        if not self._odd_paths:
+            return
+        first, more = encode_path(min(self._odd_paths)), len(self._odd_paths) - 1
+        others = f" and {more} other file{'s' * (more > 1)}" if more else ""
+        self.note(
+            f"`{first[:200]}`{others}: not kept for the next attempt, because the path is not UTF-8 or holds "
+            "control characters or a backslash"
+        )
 
     def _scan_links(self, files: Collection[str]) -> list[LinkEntry]:
         """Returns the links to kept files and folders, such as `last.ckpt`."""
