@@ -1,7 +1,8 @@
-"""Tab completion in a real bash, and what its installation writes."""
+"""Tab completion in a real bash and fish, and what its installation writes."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,24 @@ def test_bash_completes_commands_runs_labels_and_queues(shell: Shell, client: Cl
     assert "--columns" in complete("hop ps --")
     assert in_home.hop("completion", "uninstall").code == 0
     assert (home / ".bashrc").read_text() == "export OWN=1\n"
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_completes_commands_and_queues_with_their_descriptions(shell: Shell, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{shell.environment['PATH']}"
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "", "PATH": path}
+    in_home = Shell(shell.folder, shell.environment | home)
+    assert in_home.hop("completion", "install", "fish").code == 0
+
+    def complete(words: str) -> list[str]:
+        command = ["fish", "-c", f"complete --do-complete '{words}'"]
+        return subprocess.check_output(
+            command, env=in_home.environment, cwd=in_home.folder, text=True
+        ).splitlines()
+
+    assert complete("hop run -q def") == ["default"]
+    (queue_info,) = complete("hop queue inf")
+    assert queue_info.startswith("info\tShow all details of a queue: its limits,")
 
 
 @pytest.mark.parametrize("shell_name", SHELLS)

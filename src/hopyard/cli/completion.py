@@ -81,9 +81,9 @@ def _source(shell: str) -> str:
     kind = get_completion_class(shell)
     assert kind is not None, shell
     completer = kind(hop, {}, "hop", _VARIABLE)
-    return (
-        completer.source_template % completer.source_vars()
-    )  # `source()` would start a bash for its version
+    script = completer.source_template % completer.source_vars()  # `source()` would start a bash
+    # click's script for fish would end a description at its first comma
+    return script.replace('string split "," ', 'string split -m 1 "," ')
 
 
 def _script_file(shell: str) -> Path:
