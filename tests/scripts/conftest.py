@@ -1,17 +1,28 @@
-"""One server for all tests of a module, and a folder with the scripts of `shapes`."""
+"""One server for all tests of this folder, and a working folder with the scripts of `shapes`."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import served_home as served_home
+from hopyard.api_client.local_server import start_server, stop_server
+from hopyard.config.home import Home
 from tests.cli.conftest import shell_in
 from tests.cli.shell import Shell
 
 SHAPES = Path(__file__).parent / "shapes"
+
+
+@pytest.fixture(scope="session")
+def served_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = Home(tmp_path_factory.mktemp("home"))
+    home.settings_file.write_text("node: {id: box, cpus: 4, memory: 8G}\n")
+    start_server(home)
+    yield home.root
+    stop_server(home, runs="stop")
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""Scripts that log with wandb, MLflow and TensorBoard: killed, resumed, forked, and ranked on a board."""
+"""Scripts that log with wandb, MLflow and TensorBoard: killed, resumed, forked, searched, ranked."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,26 @@ from tests.cli.shell import Shell
 TIMEOUT_S = 400  # the libraries take seconds to start, on a busy machine much longer
 
 
-@pytest.mark.parametrize("library", ["wandb", "mlflow", "tensorboard"])
-def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX" if library == "tensorboard" else library)
+MODULES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboardX"}
+
+
+def _environment(folder: Path) -> list[str]:
+    """Returns the options of an environment in which the libraries write into the folder only."""
     variables = {
-        "HOME": str(tmp_path),
+        "HOME": str(folder),
         "WANDB_API_KEY": "",
         "WANDB_X_SERVICE_WAIT": "300",
         "MLFLOW_TRACKING_URI": "file:./mlruns",
         "MLFLOW_ALLOW_FILE_STORE": "true",
-        "OTHER_LOGS": str(tmp_path / "other"),
+        "OTHER_LOGS": str(folder / "other"),
     }
-    environment = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
+    return [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
+
+
+@pytest.mark.parametrize("library", MODULES)
+def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_path: Path) -> None:
+    pytest.importorskip(MODULES[library])
+    environment = _environment(tmp_path)
     scripts.write("data/rows.txt", library)
     assert scripts.hop("dataset", "push", library, "data").code == 0
     common = ("-d", library, *environment, "-p", "lr=0.5")
@@ -61,3 +70,19 @@ def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_pa
     assert board() == [(third["name"], 0.5, 3), (second["name"], 1.0, 3)]
     assert board("--best") == [(third["name"], 0.25, 2), (second["name"], 0.5, 2)]
     assert board("--best", "--max") == [(second["name"], 1.0, 3), (third["name"], 0.75, 0)]
+
+
+def test_study_ranks_trials_by_the_metric_of_each_library(scripts: Shell, tmp_path: Path) -> None:
+    libraries = [name for name, module in MODULES.items() if importlib.util.find_spec(module)]
+    space = ("-p", f"library={','.join(libraries)}", "-p", "lr=0.125,0.25,0.5,1")
+    options = ("--searcher", "grid", "--concurrent", "2", "--metric", "val.loss", "--mode", "min")
+    words = ("search", *options, *_environment(tmp_path), *space, "loggers.py")
+    study = scripts.hop(*words, timeout_s=3 * TIMEOUT_S)
+    assert study.code == 0, study.stderr_text
+    shown = scripts.hop("search", "show", "--json").json
+    values = {
+        (trial["params"]["library"], trial["params"]["lr"]): trial["value"] for trial in shown["trials"]
+    }
+    assert values == {(library, lr): 2 * lr for library in libraries for lr in (0.125, 0.25, 0.5, 1)}
+    best = next(trial for trial in shown["trials"] if trial["trial"] == shown["best"])
+    assert best["params"]["lr"] == 0.125

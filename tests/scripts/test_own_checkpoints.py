@@ -5,13 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from hopyard.api_client.local_server import start_server, stop_server
-from hopyard.config.home import Home
 from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from tests.cli.conftest import shell_in
 from tests.cli.shell import Shell
@@ -40,15 +35,6 @@ print("done", flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = Home(tmp_path_factory.mktemp("home"))
-    home.settings_file.write_text("node: {id: box, cpus: 4, memory: 8G}\n")
-    start_server(home)
-    yield home.root
-    stop_server(home, runs="stop")
-
-
 def wait_for_line(shell: Shell, run: str, text: str) -> str:
     """Waits for a line of the run's output that contains the text."""
     deadline = time.monotonic() + 120
@@ -70,8 +56,8 @@ def wait_for_phase(shell: Shell, run: str, phase: str) -> None:
     raise AssertionError(shell.hop("info", run).text)
 
 
-def test_own_checkpoints_survive_kill_and_resume(home: Path, tmp_path: Path) -> None:
-    shell = shell_in(tmp_path / "own", home)
+def test_own_checkpoints_survive_kill_and_resume(served_home: Path, tmp_path: Path) -> None:
+    shell = shell_in(tmp_path / "own", served_home)
     shell.write("own.py", OWN)
     run = shell.detach("own.py")
     pid = int(wait_for_line(shell, run, "epoch 1").split()[-1])

@@ -53,6 +53,8 @@ while args.wait_for and not Path(args.wait_for).exists():
     time.sleep(0.02)
 import proj.net
 print(json.dumps({"lr": args.lr, "version": proj.net.VERSION}))
+import hopyard
+hopyard.log(loss=round(abs(args.lr - 0.3), 3), step=0)
 """
 METADATA_SCRIPT = """
 # /// script
@@ -117,6 +119,13 @@ def test_editable_package_of_a_src_layout_runs_as_packed(project: Shell) -> None
     assert [change["path"] for change in difference["code"]] == ["src/proj/net.py"]
     assert difference["packages"] == {}
     assert project.hop("diff", "first", "new", "--json").json["packages"] == {"later": [None, "3.0"]}
+
+    options = ("--searcher", "grid", "--metric", "loss", "--mode", "min", "-p", "lr=0.1,0.2,0.3,0.4")
+    study = project.hop("search", *options, "python", "--", "-m", "proj.train")
+    assert study.code == 0, study.stderr_text
+    shown = project.hop("search", "show", "--json").json
+    losses = {trial["params"]["lr"]: trial["value"] for trial in shown["trials"]}
+    assert losses == {0.1: 0.2, 0.2: 0.1, 0.3: 0.0, 0.4: 0.1}
 
 
 @pytest.fixture
