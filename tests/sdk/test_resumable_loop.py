@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -300,6 +301,18 @@ def test_early_stop_of_a_held_iterator_is_saved_at_the_end(replica: Replica, tmp
     failed = Replica(tmp_path, "failed")
     failed.run(HELD + "1 / 0\n", ok=False)
     assert failed.checkpoints == [4]
+
+
+def test_early_stop_of_a_held_iterator_is_saved_before_sys_exit(replica: Replica, tmp_path: Path) -> None:
+    replica.run(HELD + "import sys; sys.exit()\n")
+    assert replica.checkpoints == [4, 6]
+    inside = Replica(tmp_path, "inside")
+    inside.run(HELD.replace("break", "import sys; sys.exit()"))
+    assert inside.checkpoints == [4], "the iteration is not over"
+    function = Replica(tmp_path, "function")
+    in_function = "def main():\n" + textwrap.indent(HELD, "    ") + "    raise SystemExit\nmain()\n"
+    assert "Exception ignored" not in function.run(in_function).stderr
+    assert function.checkpoints == [4], "whether the loop was left is unknown"
 
 
 def test_second_attempt_resumes(replica: Replica, tmp_path: Path) -> None:

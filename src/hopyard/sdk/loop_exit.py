@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from opcode import opmap
 from types import CodeType, FrameType
 
@@ -44,10 +45,42 @@ def is_left_by_break(frame: FrameType | None, consumer: CodeType | None = None) 
     return False
 
 
+def calling_frame() -> FrameType | None:
+    """Returns the frame of the function that called the caller. None for a generator that is closed because
+    the last exception of the script is dropped."""
+    try:
+        return sys._getframe(2)
+    except ValueError:
+        return None
+
+
 def is_at_end(main: FrameType) -> bool:
     """Returns whether the script with this frame ran to its last line: not after an exception or
     `sys.exit`."""
     return main.f_lasti >= 0 and _instruction(main) in _RETURNS
+
+
+def is_behind_loop(main: FrameType, consumer: CodeType | None, line: int) -> bool:
+    """Returns whether the script with this frame ended by `sys.exit` after its `for` loop at `line`, and not
+    within the loop. False for an exception, and where that is not certain.
+
+    consumer: the code of the loop.
+    """
+    import ast
+
+    if main.f_code is not consumer or getattr(sys, "last_type", None) is not None:
+        return False
+    try:
+        with open(main.f_code.co_filename, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    loops = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For) and node.lineno <= line <= (node.iter.end_lineno or node.lineno)
+    ]
+    return bool(loops) and all(main.f_lineno > (loop.body[-1].end_lineno or sys.maxsize) for loop in loops)
 
 
 def _instruction(frame: FrameType) -> int:

@@ -6,16 +6,16 @@ stores it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from enum import Enum
 from itertools import islice
+from types import CodeType, FrameType
 from typing import Any, Generic, Protocol, TypeVar
 
 from hopyard.errors import SpecError
 from hopyard.sdk.checkpoints import LoopPosition
-from hopyard.sdk.loop_exit import is_left_by_break
+from hopyard.sdk.loop_exit import calling_frame, is_behind_loop, is_left_by_break
 
 T = TypeVar("T")
 
@@ -63,6 +63,8 @@ class Loop(Generic[T]):
         # set by the observer for iterables that draw their order at the start
         self.rng_state: dict[str, Any] | None = None
         self.iterable, self._observer = iterable, observer
+        self._consumer: CodeType | None = None  # the code with the `for` statement, and its line
+        self._line = 0
 
     @property
     def must_iterate_skipped(self) -> bool:
@@ -77,7 +79,10 @@ class Loop(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         observer, how = self._observer, LoopExit.FAILED
-        consumer = sys._getframe(1).f_code
+        frame = calling_frame()
+        if frame is not None:
+            self._consumer, self._line = frame.f_code, frame.f_lineno
+            del frame  # it refers to this iterator
         position = observer.on_enter(self)
         try:
             for item in self._remaining(position):
@@ -89,12 +94,16 @@ class Loop(Generic[T]):
             was_stopped = position is not None and position.complete and position.stopped
             how = LoopExit.STOPPED if was_stopped else LoopExit.EXHAUSTED
         except GeneratorExit:
-            if self.is_inside and is_left_by_break(sys._getframe(1), consumer):
+            if self.is_inside and is_left_by_break(calling_frame(), self._consumer):
                 how = LoopExit.STOPPED
                 self.count_interrupted()
             raise
         finally:
             observer.on_exit(self, how)
+
+    def is_left_before_exit(self, main: FrameType) -> bool:
+        """Returns whether the script with this frame left this loop by `break`, then ended by `sys.exit`."""
+        return self.is_inside and is_behind_loop(main, self._consumer, self._line)
 
     def count_interrupted(self) -> None:
         """Counts the iteration that the loop was left in: it has changed the state."""

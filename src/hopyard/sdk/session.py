@@ -352,10 +352,11 @@ class Session:
     def close_loops(self) -> None:
         """Saves the loops that the script left by `break` although a variable still holds their iterator.
         Called at the end of the script."""
-        if self._pid != os.getpid() or self._main is None or not is_at_end(self._main):
+        main = self._main
+        if self._pid != os.getpid() or main is None:
             return
         for loop in reversed(self._loop_stack.active):
-            if loop.is_inside:
+            if loop.is_left_before_exit(main) or (loop.is_inside and is_at_end(main)):
                 loop.count_interrupted()
                 self.on_exit(loop, LoopExit.STOPPED)
 
