@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.coordinator import MopCoordinator
@@ -40,23 +40,36 @@ class CoordinatorModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.coordinator = MopCoordinator(PARTITIONS, validation=VALIDATION)
+        self.report_visits = len(PARTITIONS)
+        self.coordinator = self.make_coordinator()
         self.hops: dict[int, TrainHop] = {}
         self.evaluations: dict[int, EvaluateState] = {}
         self.cancelled: list[int] = []
         self.partitions_of: dict[WorkerId, frozenset[PartitionId]] = {}
         self.validation_of: dict[WorkerId, frozenset[PartitionId]] = {}
-        self.target_epochs: dict[TrialId, int] = {}  # the training trials and their target epochs
+        self.target_visits: dict[TrialId, int] = {}  # the training trials and their target visits
         self.state: dict[TrialId, str] = {}
         self.epochs: Counter[TrialId] = Counter()
         self.visits: Counter[tuple[TrialId, int, PartitionId]] = Counter()
-        self.pending_evaluations: dict[tuple[TrialId, int], tuple[str, set[PartitionId]]] = {}
-        self.evaluated: set[tuple[TrialId, int]] = set()
+        self.pending_evaluations: dict[tuple[TrialId, int, str], set[PartitionId]] = {}
+        self.evaluated: set[tuple[TrialId, int, str]] = set()
         self.replay_orders: dict[TrialId, list[PartitionId]] = {}  # the next partitions of each trial
         self.spare = False
         self.events: list[Event] = []
         self.instructions: list[list[object]] = []
         self.count = 0
+
+    def make_coordinator(self) -> MopCoordinator:
+        return MopCoordinator(PARTITIONS, validation=VALIDATION, report_visits=self.report_visits)
+
+    @initialize(report_visits=st.sampled_from([1, 2, 3, 5]))
+    def choose_report_visits(self, report_visits: int) -> None:
+        self.report_visits = report_visits
+        self.coordinator = self.make_coordinator()
+
+    def done_visits(self, trial: TrialId) -> int:
+        epoch = self.epochs[trial]
+        return epoch * len(PARTITIONS) + sum(self.visits[trial, epoch, each] for each in PARTITIONS)
 
     def busy(self) -> list[WorkerId]:
         return [worker for hop in self.hops.values() for worker in hop.workers] + [
@@ -72,14 +85,13 @@ class CoordinatorModel(RuleBasedStateMachine):
                 case TrainHop():
                     self.check_hop(instruction)
                 case EvaluateState():
-                    checkpoint, pending_partitions = self.pending_evaluations[
-                        instruction.trial, instruction.epoch
+                    pending_partitions = self.pending_evaluations[
+                        instruction.trial, instruction.epoch, instruction.checkpoint
                     ]
                     assert instruction.worker not in self.busy(), "a worker does one unit"
                     assert instruction.partition in self.validation_of[instruction.worker], (
                         "a worker evaluates on what it holds"
                     )
-                    assert instruction.checkpoint == checkpoint, "the state as it stood after the epoch"
                     pending_partitions.remove(instruction.partition)
                     self.evaluations[instruction.unit] = instruction
                 case CancelUnit(unit):
@@ -89,13 +101,12 @@ class CoordinatorModel(RuleBasedStateMachine):
                     assert (epoch, checkpoint) == (self.epochs[trial], self.state[trial])
                     assert all(self.visits[trial, epoch, partition] == 1 for partition in PARTITIONS)
                     self.epochs[trial] += 1
-                    self.pending_evaluations[trial, epoch] = checkpoint, set(VALIDATION)
                 case EpochEvaluated(trial, epoch, checkpoint):
-                    assert self.pending_evaluations.pop((trial, epoch)) == (checkpoint, set())
-                    assert (trial, epoch) not in self.evaluated, "once"
-                    self.evaluated.add((trial, epoch))
+                    assert self.pending_evaluations.pop((trial, epoch, checkpoint)) == set()
+                    assert (trial, epoch, checkpoint) not in self.evaluated, "once"
+                    self.evaluated.add((trial, epoch, checkpoint))
                 case TrialFinished(trial):
-                    assert self.target_epochs.pop(trial) == self.epochs[trial]
+                    assert self.target_visits.pop(trial) == self.done_visits(trial)
 
     def check_hop(self, hop: TrainHop) -> None:
         assert not set(hop.workers) & set(self.busy()), "a worker does one unit"
@@ -106,7 +117,10 @@ class CoordinatorModel(RuleBasedStateMachine):
         assert hop.start_from == self.state[hop.trial], "a hop goes on from the last good state"
         if self.replay_orders.get(hop.trial):
             assert hop.partitions == (self.replay_orders[hop.trial][0],), "in the order that was asked for"
-        assert hop.epoch == self.epochs[hop.trial] < self.target_epochs[hop.trial]
+        assert hop.epoch == self.epochs[hop.trial]
+        visits = self.done_visits(hop.trial)
+        assert visits + len(hop.partitions) <= self.target_visits[hop.trial], "not beyond its budget"
+        assert len(hop.partitions) <= self.report_visits - visits % self.report_visits, "nor its report"
         for worker, partition in zip(hop.workers, hop.partitions, strict=True):
             assert partition in self.partitions_of[worker], "a worker trains on what it holds"
             assert self.visits[hop.trial, hop.epoch, partition] == 0, "a partition is visited once an epoch"
@@ -115,20 +129,22 @@ class CoordinatorModel(RuleBasedStateMachine):
     def remove_unit(self, unit: int) -> None:
         self.hops.pop(unit, None)
         evaluation = self.evaluations.pop(unit, None)
-        if evaluation is not None and (evaluation.trial, evaluation.epoch) in self.pending_evaluations:
-            self.pending_evaluations[evaluation.trial, evaluation.epoch][1].add(evaluation.partition)
+        if evaluation is not None:
+            key = evaluation.trial, evaluation.epoch, evaluation.checkpoint
+            if key in self.pending_evaluations:
+                self.pending_evaluations[key].add(evaluation.partition)
 
     # -- trials ----------------------------------------------------------------------------------------------
 
     @rule(
-        epochs=st.integers(1, 2),
+        visits=st.integers(1, 2 * len(PARTITIONS)),
         cost=st.sampled_from([None, 0.5, 2.0]),
         done=st.integers(0, 1),
         visited=some_partitions,
         data=st.data(),
     )
     def admit(
-        self, epochs: int, cost: float | None, done: int, visited: frozenset[PartitionId], data: st.DataObject
+        self, visits: int, cost: float | None, done: int, visited: frozenset[PartitionId], data: st.DataObject
     ) -> None:
         """Includes trials that resume within an epoch, and trials that repeat lost units."""
         trial = TrialId(f"t{self.count}")
@@ -139,46 +155,50 @@ class CoordinatorModel(RuleBasedStateMachine):
         )
         order = tuple(data.draw(orders))
         self.replay_orders[trial] = list(order)
-        self.send_admission(trial, done + epochs, f"new {trial}", cost, done, visited, order)
+        target = done * len(PARTITIONS) + len(visited) + visits
+        self.send_admission(trial, target, f"new {trial}", cost, done, visited, order)
 
     def send_admission(
         self,
         trial: TrialId,
-        epochs: int,
+        target: int,
         state: str,
         cost: float | None,
         done: int,
         visited: frozenset[PartitionId],
         order: tuple[PartitionId, ...] = (),
     ) -> None:
-        self.target_epochs[trial], self.state[trial], self.epochs[trial] = epochs, state, done
+        self.target_visits[trial], self.state[trial], self.epochs[trial] = target, state, done
         self.visits.update((trial, done, partition) for partition in visited)
-        self.send_event(TrialAdmitted(trial, epochs, state, cost, done, visited, order))
+        epochs, extra = divmod(target, len(PARTITIONS))
+        self.send_event(TrialAdmitted(trial, epochs, state, cost, done, visited, order, extra_visits=extra))
 
-    @precondition(lambda self: self.target_epochs)
-    @rule(data=st.data(), more=st.integers(-1, 2))
+    @precondition(lambda self: self.target_visits)
+    @rule(data=st.data(), more=st.integers(-2, 5))
     def admit_again(self, data: st.DataObject, more: int) -> None:
         """A repeated admission changes nothing; a larger budget extends the trial."""
-        trial = data.draw(st.sampled_from(sorted(self.target_epochs)))
-        epochs = self.target_epochs[trial] + more
-        self.target_epochs[trial] = max(self.target_epochs[trial], epochs)
-        self.send_event(TrialAdmitted(trial, epochs, "another"))
+        trial = data.draw(st.sampled_from(sorted(self.target_visits)))
+        target = max(self.target_visits[trial] + more, 0)
+        self.target_visits[trial] = max(self.target_visits[trial], target)
+        epochs, extra = divmod(target, len(PARTITIONS))
+        self.send_event(TrialAdmitted(trial, epochs, "another", extra_visits=extra))
 
-    @precondition(lambda self: self.state.keys() - self.target_epochs.keys())
+    @precondition(lambda self: self.state.keys() - self.target_visits.keys())
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
         """A paused or completed trial resumes with a larger budget, after its last full epoch."""
-        trial = data.draw(st.sampled_from(sorted(self.state.keys() - self.target_epochs.keys())))
+        trial = data.draw(st.sampled_from(sorted(self.state.keys() - self.target_visits.keys())))
         done = self.epochs[trial]
         for partition in PARTITIONS:
             self.visits.pop((trial, done, partition), None)
-        self.send_admission(trial, done + 1, f"again {len(self.events)}", None, done, frozenset())
+        target = (done + 1) * len(PARTITIONS)
+        self.send_admission(trial, target, f"again {len(self.events)}", None, done, frozenset())
 
-    @precondition(lambda self: self.target_epochs)
+    @precondition(lambda self: self.target_visits)
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        trial = data.draw(st.sampled_from(sorted(self.target_epochs)))
-        del self.target_epochs[trial]
+        trial = data.draw(st.sampled_from(sorted(self.target_visits)))
+        del self.target_visits[trial]
         self.replay_orders[trial] = []
         for key in [key for key in self.pending_evaluations if key[0] == trial]:
             del self.pending_evaluations[key]
@@ -191,9 +211,9 @@ class CoordinatorModel(RuleBasedStateMachine):
     @rule(data=st.data(), on=st.frozensets(st.sampled_from(sorted(VALIDATION)), min_size=1))
     def request_evaluation(self, data: st.DataObject, on: frozenset[PartitionId]) -> None:
         trial = data.draw(st.sampled_from(sorted(self.state)))
-        key = trial, -1 - len(self.events)
-        self.pending_evaluations[key] = "an old one", set(on)
-        self.send_event(EvaluationRequested(*key, "an old one", on))
+        key = trial, -1 - len(self.events), "an old one"
+        self.pending_evaluations[key] = set(on)
+        self.send_event(EvaluationRequested(*key, on))
 
     @rule(spare=st.booleans())
     def change_spare_workers(self, spare: bool) -> None:
@@ -244,6 +264,9 @@ class CoordinatorModel(RuleBasedStateMachine):
             hop = self.hops.pop(unit)
             self.visits.update((hop.trial, hop.epoch, partition) for partition in hop.partitions)
             self.state[hop.trial] = f"after {unit}"
+            visits = self.done_visits(hop.trial)
+            if visits % self.report_visits == 0 or visits == self.target_visits[hop.trial]:
+                self.pending_evaluations[hop.trial, hop.epoch, f"after {unit}"] = set(VALIDATION)
             del self.replay_orders.get(hop.trial, [])[:1]
             self.send_event(HopFinished(unit, f"after {unit}", seconds))
 
@@ -260,7 +283,7 @@ class CoordinatorModel(RuleBasedStateMachine):
             assert hint.worker in self.busy()
             assert hint.checkpoint in [
                 *self.state.values(),
-                *(checkpoint for checkpoint, _ in self.pending_evaluations.values()),
+                *(checkpoint for _, _, checkpoint in self.pending_evaluations),
             ]
 
     # -- what holds at any time ------------------------------------------------------------------------------
@@ -271,7 +294,7 @@ class CoordinatorModel(RuleBasedStateMachine):
             return  # trials wait for evaluations, to train as a group
         idle = self.partitions_of.keys() - set(self.busy())
         moving = {hop.trial for hop in self.hops.values()}
-        for trial in self.target_epochs.keys() - moving:
+        for trial in self.target_visits.keys() - moving:
             missing_partitions = {
                 partition for partition in PARTITIONS if not self.visits[trial, self.epochs[trial], partition]
             }
@@ -296,7 +319,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     def no_worker_idles_during_pending_evaluations(self) -> None:
         pending_partitions = {
             partition
-            for _, missing_partitions in self.pending_evaluations.values()
+            for missing_partitions in self.pending_evaluations.values()
             for partition in missing_partitions
         }
         assert not any(
@@ -309,9 +332,11 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.send_event(WorkerJoined(WorkerId("last"), PARTITIONS, None, VALIDATION))
         while self.hops or self.evaluations:
             self.end_unit(min([*self.hops, *self.evaluations]), succeeded=True)
-        assert not self.target_epochs, "with one worker that holds everything, all trials end"
+        assert not self.target_visits, "with one worker that holds everything, all trials end"
         assert not self.pending_evaluations, "and all states are evaluated"
-        replayed = MopCoordinator(PARTITIONS, validation=VALIDATION)
+        costs = self.coordinator._workers.remaining_cost
+        assert all(abs(cost) < 1e-9 for cost in costs), "and no work is left of any partition"
+        replayed = self.make_coordinator()
         assert [replayed.handle(event) for event in self.events] == self.instructions, (
             "equal events, equal instructions"
         )

@@ -30,7 +30,12 @@ class Goal(StrEnum):
 
 class BudgetUnit(StrEnum):
     EPOCHS = "epochs"
-    STEPS = "steps"  # optimiser steps (batches), as the script numbers them in its reports
+    # optimiser steps (batches), as the script numbers them in its reports; of MOP, visits of partitions
+    STEPS = "steps"
+
+    @property
+    def singular(self) -> str:
+        return self.value.removesuffix("s")
 
 
 class Parallel(StrEnum):
@@ -77,6 +82,7 @@ class MopSpec:
     workers, a trial may use several workers at once. unit_timeout_s: the process of a worker is ended after
     this time on one hop or evaluation, and the unit is retried; 0: far beyond the duration of earlier units.
     order: with `fixed`, the order of partitions and of reports depends on the seed alone, not on durations.
+    evaluate_every: the units of the budget from one report of a trial to the next.
     """
 
     trainable: str
@@ -88,6 +94,7 @@ class MopSpec:
     hybrid: bool = True
     unit_timeout_s: float = 0.0
     order: str = "free"  # or "fixed"
+    evaluate_every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +102,8 @@ class InitialState:
     """The state from which the only trial of a fork starts: the best state of another study.
 
     run, state: the run whose checkpoint holds it, and its name there. study: the name of the study that
-    trained it. trial, epoch, value, params: its trial there, its total epochs, its metric then, and its
-    parameters.
+    trained it. trial, epoch, value, params: its trial there, its total epochs (or steps), its metric then,
+    and its parameters. visited: the partitions of the epoch that it has begun.
     """
 
     run: str
@@ -106,6 +113,7 @@ class InitialState:
     epoch: int
     value: float
     params: Mapping[str, ParamValue] = field(default_factory=dict)
+    visited: tuple[int, ...] = ()
 
     @property
     def fork_state_name(self) -> str:

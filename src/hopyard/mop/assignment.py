@@ -124,12 +124,12 @@ def _choose_partition(workers: Workers, trial: MopTrial, worker: MopWorker) -> i
 
 def assign_groups(workers: Workers, queue: TrialQueue) -> Assignments:
     """For more idle workers than pending trials: each trial, the longest remaining first, gets a group of
-    workers, each with one partition."""
+    workers, each with one partition, but not beyond its next report."""
     assignments: Assignments = []
     trials: Sequence[MopTrial] = list(queue)
     for number, trial in enumerate(trials):
         idle = sorted(workers.idle.values(), key=lambda candidate: (-workers.load(candidate), candidate.id))
-        group_size = -(-len(idle) // (len(trials) - number))
+        group_size = min(-(-len(idle) // (len(trials) - number)), trial.visits_to_report)
         members: list[tuple[int, MopWorker]] = []
         eligible = trial.eligible_mask
         for worker in idle:

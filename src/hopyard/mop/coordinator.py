@@ -1,10 +1,11 @@
 """The coordinator of model hopper parallelism: no sockets, no clock, no randomness.
 
 Invariants: a trial is on at most one worker, or one group of workers. A worker executes at most one unit. In
-an epoch, a trial visits each partition exactly once. A state is evaluated on each validation partition once
-per epoch. An idle worker never waits beside a pending trial that matches, with two exceptions. A straggler
-leaves work to a much faster worker that will finish it sooner. With spare workers, trials wait for workers
-that evaluate, because together they finish sooner.
+an epoch, a trial visits each partition exactly once, or at most once in the last epoch of a budget that is no
+whole number of epochs. The state at a report is evaluated on each validation partition once. An idle worker
+never waits beside a pending trial that matches, with two exceptions. A straggler leaves work to a much faster
+worker that will finish it sooner. With spare workers, trials wait for workers that evaluate, because together
+they finish sooner.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class MopCoordinator:
     """`partitions`: all of the training data; an epoch visits each partition once. `validation`: the
     partitions on which a state is evaluated. measuring: the number that requests metrics of the whole
     validation set, which any worker computes. fixed_order: the order in which a trial visits the partitions
-    in an epoch; None chooses it by the rule.
+    in an epoch; None chooses it by the rule. report_visits: the visits from one report of a trial to the
+    next; None: an epoch. Each trial has a report at its end, too.
 
     The rule is longest remaining trial first, each to the idle worker with the most remaining work: the
     longest trial or worker bounds the makespan (open shop). If all durations are known in advance, a few
@@ -64,6 +66,7 @@ class MopCoordinator:
         measuring: PartitionId | None = None,
         fixed_order: Callable[[TrialId, int], Sequence[PartitionId]] | None = None,
         biases: Mapping[TrialId, float] | None = None,
+        report_visits: int | None = None,
     ) -> None:
         validation, anywhere = list(validation), [] if measuring is None else [measuring]
         self._train_partitions, self._validation_partitions = (
@@ -73,6 +76,7 @@ class MopCoordinator:
         self._evaluated_mask = self._validation_partitions.mask(validation)
         self._measuring_mask = self._validation_partitions.mask(anywhere)
         self._fixed_order = fixed_order
+        self._report_visits = report_visits or len(self._train_partitions.partitions)
         self._uses_lookahead = biases is None
         self._estimates = HopTimeEstimates()
         self._workers = Workers(len(self._train_partitions.partitions), self._estimates)
@@ -131,7 +135,8 @@ class MopCoordinator:
             self._trials
             and self._workers.is_one_to_one()
             and all(
-                entry.remaining_mask == self._train_partitions.full_mask for entry in self._trials.values()
+                entry.remaining_mask == self._train_partitions.full_mask and not entry.has_partial_epoch
+                for entry in self._trials.values()
             )
         ):
             costs, speeds = (
@@ -146,21 +151,18 @@ class MopCoordinator:
 
     def _admit_trial(self, event: TrialAdmitted) -> None:
         """Admits a trial. For a trial that is present, a repeated event can only raise its number of
-        epochs."""
+        visits."""
+        count = len(self._train_partitions.partitions)
+        total_visits = event.epochs * count + event.extra_visits
         existing = self._trials.get(event.trial)
         if existing is not None:
-            if event.epochs > existing.epochs:
-                self._add_remaining_cost(
-                    existing, self._train_partitions.full_mask, event.epochs - existing.epochs
-                )
-                existing.epochs = event.epochs
-                if existing.queue_entry is not None:
-                    self._queue.remove(existing)
-                    self._queue.add(existing)
+            if total_visits > existing.total_visits:
+                self._extend_trial(existing, total_visits)
             return
         remaining_mask = self._train_partitions.full_mask & ~self._train_partitions.mask(event.visited)
-        if event.epochs <= event.epoch or not remaining_mask:
+        if total_visits <= (event.epoch + 1) * count - remaining_mask.bit_count() or not remaining_mask:
             return
+        epochs, last_visits = _split_visits(total_visits, count)
         if event.cost is not None:
             self._estimates.set_known_cost(event.trial, event.cost)
         order = deque(1 << self._train_partitions.index_of(partition) for partition in event.order)
@@ -170,7 +172,7 @@ class MopCoordinator:
         first_partition = number if event.first_partition is None else event.first_partition
         trial = MopTrial(
             event.trial,
-            event.epochs,
+            epochs,
             event.checkpoint,
             remaining_mask,
             event.cost or 1.0,
@@ -178,19 +180,43 @@ class MopCoordinator:
             first_partition,
             event.epoch,
             order,
+            count,
+            self._report_visits,
+            last_visits,
         )
         self._admitted_count += 1
         self._trials[trial.id] = trial
-        self._add_remaining_cost(trial, remaining_mask, 1)
-        self._add_remaining_cost(trial, self._train_partitions.full_mask, trial.epochs - trial.epoch - 1)
+        self._add_remaining_cost(trial, remaining_mask, trial.share(remaining_mask))
+        self._add_remaining_cost(trial, self._train_partitions.full_mask, trial.later_epochs)
         self._queue.add(trial)
 
-    def _add_remaining_cost(self, trial: MopTrial, mask: int, times: int) -> None:
+    def _extend_trial(self, trial: MopTrial, total_visits: int) -> None:
+        pending_mask = self._pending_mask(trial)
+        share, later_epochs = trial.share(pending_mask), trial.later_epochs
+        trial.epochs, trial.last_visits = _split_visits(total_visits, trial.partition_count)
+        self._add_remaining_cost(trial, pending_mask, trial.share(pending_mask) - share)
+        self._add_remaining_cost(trial, self._train_partitions.full_mask, trial.later_epochs - later_epochs)
+        if trial.queue_entry is not None:
+            self._queue.remove(trial)
+            self._queue.add(trial)
+
+    def _pending_mask(self, trial: MopTrial) -> int:
+        """Returns the partitions that the trial needs in this epoch, without those of its active hop."""
+        active = () if trial.hop is None else trial.hop.partitions
+        return trial.remaining_mask & ~self._train_partitions.mask(active)
+
+    def _add_remaining_cost(self, trial: MopTrial, mask: int, times: float) -> None:
         """Adds the cost of `times` more hops of the trial on each of these partitions; a negative number
         removes hops."""
         if times:
             for index in bit_positions(mask):
                 self._workers.remaining_cost[index] += trial.weight * times
+
+    def _update_shares(self, trial: MopTrial, before_mask: int, after_mask: int) -> None:
+        """Updates the cost of a partial epoch, in which a hop begins or is repeated. The partitions that the
+        trial has not begun change from `before_mask` to `after_mask`."""
+        self._add_remaining_cost(trial, before_mask, -trial.share(before_mask))
+        self._add_remaining_cost(trial, after_mask, trial.share(after_mask))
 
     def _withdraw_trial(self, event: TrialWithdrawn) -> None:
         for unit, worker in self._evaluations.withdraw(event.trial).items():
@@ -202,8 +228,8 @@ class MopCoordinator:
         if trial.hop is not None:
             self._cancel_unit(trial.hop.hop)
         self._queue.remove(trial)
-        self._add_remaining_cost(trial, trial.remaining_mask, -1)
-        self._add_remaining_cost(trial, self._train_partitions.full_mask, trial.epoch + 1 - trial.epochs)
+        self._add_remaining_cost(trial, trial.remaining_mask, -trial.share(trial.remaining_mask))
+        self._add_remaining_cost(trial, self._train_partitions.full_mask, -trial.later_epochs)
         self._remove_trial(trial)
 
     def _remove_trial(self, trial: MopTrial) -> None:
@@ -226,10 +252,14 @@ class MopCoordinator:
         trial.hop = None
         if trial.visit_order:
             trial.visit_order.popleft()
+        self._request_report(trial)
+        if trial.visits == trial.total_visits:
+            self._remove_trial(trial)
+            self._instructions.append(TrialFinished(trial.id))
+            return
         if not trial.remaining_mask:
-            self._end_epoch(trial)
-        if trial.remaining_mask:
-            self._queue.add(trial)
+            self._begin_epoch(trial)
+        self._queue.add(trial)
 
     def _update_estimates(self, hop: TrainHop, seconds: float) -> None:
         worker = hop.workers[0]
@@ -239,17 +269,18 @@ class MopCoordinator:
             self._queue_speeds[worker] = speed
             self._workers.update_speeds()
 
-    def _end_epoch(self, trial: MopTrial) -> None:
-        self._instructions.append(EpochFinished(trial.id, trial.epoch, trial.checkpoint))
-        self._evaluations.add(Evaluation(trial.id, trial.epoch, trial.checkpoint, self._evaluated_mask))
+    def _request_report(self, trial: MopTrial) -> None:
+        """Announces the end of an epoch. Evaluates the state if a report is due."""
+        if not trial.remaining_mask:
+            self._instructions.append(EpochFinished(trial.id, trial.epoch, trial.checkpoint))
+        if trial.visits % self._report_visits == 0 or trial.visits == trial.total_visits:
+            self._evaluations.add(Evaluation(trial.id, trial.epoch, trial.checkpoint, self._evaluated_mask))
+
+    def _begin_epoch(self, trial: MopTrial) -> None:
         trial.epoch += 1
-        if trial.epoch == trial.epochs:
-            self._remove_trial(trial)
-            self._instructions.append(TrialFinished(trial.id))
-        else:
-            trial.remaining_mask, trial.generation = self._train_partitions.full_mask, -1
-            if self._fixed_order is not None:
-                trial.visit_order = self._epoch_order(trial.id, trial.epoch, trial.remaining_mask)
+        trial.remaining_mask, trial.generation = self._train_partitions.full_mask, -1
+        if self._fixed_order is not None:
+            trial.visit_order = self._epoch_order(trial.id, trial.epoch, trial.remaining_mask)
 
     def _epoch_order(self, trial: TrialId, epoch: int, remaining_mask: int) -> deque[int]:
         """Returns the bits of the remaining partitions in the fixed order of this epoch."""
@@ -365,7 +396,11 @@ class MopCoordinator:
         unit = self._new_unit()
         for index, worker in members:
             worker.unit = unit
-            self._workers.remaining_cost[index] -= trial.weight
+            if not trial.has_partial_epoch:
+                self._workers.remaining_cost[index] -= trial.weight
+        if trial.has_partial_epoch:
+            begun = sum(1 << index for index, _ in members)
+            self._update_shares(trial, trial.remaining_mask, trial.remaining_mask & ~begun)
         hop = TrainHop(
             unit,
             trial.id,
@@ -399,8 +434,17 @@ class MopCoordinator:
         if hop is None:
             return
         trial = self._trials[hop.trial]
+        if trial.has_partial_epoch:
+            self._update_shares(trial, self._pending_mask(trial), trial.remaining_mask)
         trial.hop = None
         for partition, worker in zip(hop.partitions, hop.workers, strict=True):
-            self._workers.remaining_cost[self._train_partitions.index_of(partition)] += trial.weight
+            if not trial.has_partial_epoch:
+                self._workers.remaining_cost[self._train_partitions.index_of(partition)] += trial.weight
             self._release_worker(self._workers.get(worker))
         self._queue.add(trial)
+
+
+def _split_visits(total_visits: int, count: int) -> tuple[int, int]:
+    """Returns the number of begun epochs, and the visits in the last one."""
+    epochs = -(-total_visits // count)
+    return epochs, total_visits - (epochs - 1) * count

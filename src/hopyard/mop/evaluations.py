@@ -11,14 +11,18 @@ from hopyard.mop.workers import MopWorker
 
 @dataclass(slots=True, eq=False)
 class Evaluation:
-    """remaining_mask: validation partitions (bits) on which the evaluation has not started. assigned_mask:
-    partitions (bits) on which it is active."""
+    """epoch: that of the last visit before the state. remaining_mask: validation partitions (bits) on which
+    the evaluation has not started. assigned_mask: partitions (bits) on which it is active."""
 
     trial: TrialId
     epoch: int
     checkpoint: str
     remaining_mask: int
     assigned_mask: int = 0
+
+    @property
+    def key(self) -> tuple[TrialId, int, str]:
+        return self.trial, self.epoch, self.checkpoint
 
 
 @dataclass(slots=True, eq=False)
@@ -35,14 +39,14 @@ class EvaluationQueue:
     its trial."""
 
     def __init__(self) -> None:
-        self._all: dict[tuple[TrialId, int], Evaluation] = {}
+        self._all: dict[tuple[TrialId, int, str], Evaluation] = {}
         self.units: dict[int, EvaluationUnit] = {}  # active units
         # bits of the partitions that some evaluation needs; may hold too many until the next lookup
         self.pending_mask = 0
 
     def add(self, evaluation: Evaluation) -> None:
         """Adds an evaluation. One that is present is not changed."""
-        key = evaluation.trial, evaluation.epoch
+        key = evaluation.key
         if key not in self._all and evaluation.remaining_mask:
             self._all[key] = evaluation
             self.pending_mask |= evaluation.remaining_mask
@@ -77,7 +81,7 @@ class EvaluationQueue:
         if finished is not None:
             finished.evaluation.assigned_mask &= ~(1 << finished.partition_index)
             if not finished.evaluation.remaining_mask and not finished.evaluation.assigned_mask:
-                self._all.pop((finished.evaluation.trial, finished.evaluation.epoch), None)
+                self._all.pop(finished.evaluation.key, None)
         return finished
 
     def is_done(self, evaluation: Evaluation) -> bool:

@@ -2,10 +2,9 @@
 
 After Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection" (VLDB 2020). The
 data is divided into partitions, with one copy of each. A trial trains on one partition, then its state hops
-to the next. An epoch ends when the trial was on each partition once. A hop is one trial on one partition, or
-on several at once if workers would be idle. A unit is a hop, or the evaluation of a state on one partition;
-both are numbered from one sequence.
-"""
+to the next. An epoch ends when the trial was on each partition once; each of these is a visit. A hop is one
+trial on one partition, or on several at once if workers would be idle. A unit is a hop, or the evaluation of
+a state on one partition; both are numbered from one sequence."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ class TrialAdmitted:
     that its next hops visit, one after another, before the coordinator chooses freely (lost hops are repeated
     in the same order). For a trial that is training already, only a larger `epochs` counts: it is extended.
     first_partition: if all else is equal, the trial visits the partitions in turn from this one on,
-    independently of the order of admission; None: by the order of admission."""
+    independently of the order of admission; None: by the order of admission. extra_visits: the partitions of
+    one more epoch on which it trains after the `epochs` full ones."""
 
     trial: TrialId
     epochs: int
@@ -32,6 +32,7 @@ class TrialAdmitted:
     visited: frozenset[PartitionId] = frozenset()
     order: tuple[PartitionId, ...] = ()
     first_partition: int | None = None
+    extra_visits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class HopFinished:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequested:
-    """Requests the evaluation of this state on these validation partitions. The end of an epoch requests it
-    implicitly."""
+    """Requests the evaluation of this state on these validation partitions. A report that is due requests it
+    implicitly. epoch: that of the last visit."""
 
     trial: TrialId
     epoch: int
@@ -146,7 +147,7 @@ class EpochFinished:
 
 @dataclass(frozen=True, slots=True)
 class EpochEvaluated:
-    """The state after this epoch was evaluated on each validation partition.
+    """This state, after the epoch or within it, was evaluated on each validation partition.
     It may come after later epochs have begun."""
 
     trial: TrialId
@@ -156,7 +157,7 @@ class EpochEvaluated:
 
 @dataclass(frozen=True, slots=True)
 class TrialFinished:
-    """The trial has finished all its epochs. The evaluation of the last epoch may still be active."""
+    """The trial has finished all its visits. The evaluation of the last state may still be active."""
 
     trial: TrialId
 

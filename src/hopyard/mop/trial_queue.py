@@ -20,9 +20,10 @@ class MopTrial:
     """remaining_mask: partitions (bits) that the trial still needs in this epoch. visit_order: bits of the
     partitions that it must visit next, one after another. eligible_mask: partitions to which it may hop now,
     while it is pending. weight: the cost of one of its hops in the load of a worker. number: in the order of
-    admission. first_partition: the partition at which it begins if all else is equal. seconds: the time per
-    cost of its remaining partitions, for this `generation` of the workers. queue_entry: its entry in the
-    queue."""
+    admission. epochs: the number of begun epochs at its end. last_visits: of how many partitions of the last
+    epoch. partition_count: of an epoch. report_visits: from one report to the next. first_partition: the
+    partition at which it begins if all else is equal. seconds: the time per cost of its remaining partitions,
+    for this `generation` of the workers. queue_entry: its entry in the queue."""
 
     id: TrialId
     epochs: int
@@ -33,11 +34,49 @@ class MopTrial:
     first_partition: int
     epoch: int
     visit_order: deque[int]
+    partition_count: int
+    report_visits: int
+    last_visits: int
     eligible_mask: int = 0
     hop: TrainHop | None = None
     seconds: float = 0.0
     generation: int = -1
     queue_entry: QueueEntry | None = None
+
+    @property
+    def visits(self) -> int:
+        """Of all epochs."""
+        return (self.epoch + 1) * self.partition_count - self.remaining_mask.bit_count()
+
+    @property
+    def total_visits(self) -> int:
+        return (self.epochs - 1) * self.partition_count + self.last_visits
+
+    @property
+    def visits_to_report(self) -> int:
+        """The visits up to the next report, or to the end."""
+        visits = self.visits
+        return min(self.report_visits - visits % self.report_visits, self.total_visits - visits)
+
+    @property
+    def has_partial_epoch(self) -> bool:
+        """Whether it trains on some partitions of this epoch only."""
+        return self.epoch + 1 == self.epochs and self.last_visits < self.partition_count
+
+    def share(self, mask: int) -> float:
+        """Returns the share of these partitions that it still visits in this epoch, if they are all that it
+        has not begun."""
+        if not self.has_partial_epoch:
+            return 1.0
+        count = mask.bit_count()
+        return (self.last_visits - self.partition_count + count) / count if count else 0.0
+
+    @property
+    def later_epochs(self) -> float:
+        """The number of epochs after this one."""
+        if self.epoch + 1 >= self.epochs:
+            return 0.0
+        return self.epochs - self.epoch - 2 + self.last_visits / self.partition_count
 
 
 QueueEntry = tuple[float, int, MopTrial]  # minus the remaining seconds, the number, the trial
@@ -76,7 +115,7 @@ class TrialQueue:
                 [workers.seconds_per_cost[index] for index in bit_positions(trial.remaining_mask)]
             )
         trial.eligible_mask = trial.visit_order[0] if trial.visit_order else trial.remaining_mask
-        seconds = trial.seconds + (trial.epochs - trial.epoch - 1) * self._epoch_s
+        seconds = trial.seconds * trial.share(trial.remaining_mask) + trial.later_epochs * self._epoch_s
         cost = self._estimates.cost(trial.id)
         if self.biases:
             cost *= self.biases.get(trial.id, 1.0)

@@ -179,7 +179,8 @@ def _replay_hop(
 ) -> Iterator[ReplayResult]:
     trial, epoch, name = TrialId(str(hop["trial"])), int(hop["epoch"]), str(hop["state"])
     partitions = tuple(PartitionId(int(index_value)) for index_value in hop["partitions"])
-    config = Config(dict(trial_start["params"]), trial, seed, epoch, int(trial_start["budget"]))
+    epochs = int(trial_start.get("epochs") or trial_start["budget"])
+    config = Config(dict(trial_start["params"]), trial, seed, epoch, epochs)
     if hop["start_from"]:
         state = unit.load_state(trainable, states.get_copy(str(hop["start_from"])), config)
     else:

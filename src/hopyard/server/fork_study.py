@@ -83,6 +83,7 @@ def _select_best(source: Run, resume: ResumeFrom, states: Mapping[str, Any]) -> 
     if best_entry is None:
         return None
     fields = {key: best_entry[1].get(key) for key in ("trial", "epoch", "value", "params")}
+    fields["visited"] = best_entry[1].get("visited") or []
     try:
         beginning = msgspec.convert(
             {"run": resume.run, "state": best_entry[0], "study": str(source.name), **fields}, BeginningIn
@@ -97,6 +98,7 @@ def _select_best(source: Run, resume: ResumeFrom, states: Mapping[str, Any]) -> 
         beginning.epoch,
         beginning.value,
         beginning.params,
+        tuple(beginning.visited),
     )
 
 

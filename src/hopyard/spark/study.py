@@ -15,7 +15,7 @@ from typing import Any
 
 from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.domain.ids import TrialId
-from hopyard.domain.study import StudySpec
+from hopyard.domain.study import BudgetUnit, StudySpec
 from hopyard.domain.trial import Proposal
 from hopyard.errors import SpecError
 from hopyard.mop_runtime.driver.mop_trainer import open_mop_trainer
@@ -71,7 +71,8 @@ class SparkStudy:
         past.append({"kind": "study", **start_record})
         secret = secrets.token_bytes(32)
         searcher = build(spec, lambda text: load_attribute(text, Path.cwd()))
-        printer = _StudyPrinter(create_mirrors(spec, folder / "tensorboard", _log_message, study=str(folder)))
+        mirrors = create_mirrors(spec, folder / "tensorboard", _log_message, study=str(folder))
+        printer = _StudyPrinter(mirrors, spec.budget_unit)
         started_at = float(past[0].get("t", time.time()))
         driver = StudyDriver(
             spec,
@@ -151,8 +152,8 @@ def _as_written_now(spec_json: Mapping[str, Any]) -> Any:
 class _StudyPrinter:
     """A listener of the driver: prints lines to stderr, and feeds the mirrors."""
 
-    def __init__(self, mirrors: Mirrors) -> None:
-        self._mirrors = mirrors
+    def __init__(self, mirrors: Mirrors, unit: BudgetUnit) -> None:
+        self._mirrors, self._unit = mirrors, unit.singular
         self._best: float | None = None
         self._printed_at = time.monotonic()
 
@@ -174,7 +175,7 @@ class _StudyPrinter:
         best = state.best
         if best is not None and best.value != self._best:
             self._best = best.value
-            _log_message(f"best so far: {best.value:g}, trial {best.trial} after epoch {best.step}")
+            _log_message(f"best so far: {best.value:g}, trial {best.trial} after {self._unit} {best.step}")
 
     def close(self) -> None:
         self._mirrors.close()

@@ -65,7 +65,11 @@ class Summary:
             raise NotFound("this summary was not created by `fit`")
         best = self.best
         config = Config(
-            best.params, best.id, int(self.view.spec.get("seed", 0)), best.best_epoch, best.budget
+            best.params,
+            best.id,
+            int(self.view.spec.get("seed", 0)),
+            self.view.epochs(best.best_epoch),
+            self.view.epochs(best.budget),
         )
         return BestModel(self.model_source, find_best(self.records, self.states).read_bytes(), config)
 

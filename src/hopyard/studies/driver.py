@@ -244,7 +244,8 @@ class StudyDriver:
             self._fail_trial(
                 trainer,
                 event.trial,
-                f"its `{self._spec.metric}` was {_format_value(value)} after epoch {step}",
+                f"its `{self._spec.metric}` was {_format_value(value)} after "
+                f"{self._spec.budget_unit.singular} {step}",
                 diverged=True,
             )
         else:
@@ -261,7 +262,9 @@ class StudyDriver:
         if report.trial not in self._active_trials:  # stopped below its budget
             trainer.end(report.trial, keep_state=False)
             self._listener.trial_ended(
-                report.trial, trial_state.phase, f"after epoch {report.step} of {trial_state.proposal.budget}"
+                report.trial,
+                trial_state.phase,
+                f"after {self._spec.budget_unit.singular} {report.step} of {trial_state.proposal.budget}",
             )
 
     def _on_budget_reached(self, trainer: Trainer, trial_state: TrialState, event: BudgetReached) -> None:

@@ -93,8 +93,8 @@ class StudyReporter:
         if best is not None:
             params = ", ".join(f"{name}={value}" for name, value in best.params.items())
             _print_line(
-                f"best so far: trial {best.trial}, {self._spec.metric} {best.value:g} after epoch "
-                f"{best.step}, with {params or 'no parameters'}"
+                f"best so far: trial {best.trial}, {self._spec.metric} {best.value:g} after "
+                f"{self._spec.budget_unit.singular} {best.step}, with {params or 'no parameters'}"
             )
 
 

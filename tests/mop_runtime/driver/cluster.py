@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.mop.report_schedule import ReportSchedule
 from hopyard.mop_runtime.driver.journal_index import JournalIndex
 from hopyard.mop_runtime.driver.validation_metrics import weighted_means
 from hopyard.studies.journal import read_records
@@ -33,7 +34,7 @@ SHORT_TIMEOUTS = {
 
 
 class Cluster:
-    """trials: pairs of params and budget."""
+    """trials: pairs of params and budget. With `every`, budgets are in steps, with a report after so many."""
 
     def __init__(
         self,
@@ -67,6 +68,11 @@ class Cluster:
         self.driver: subprocess.Popen[bytes] | None = None
         self.workers_by_name: dict[str, subprocess.Popen[bytes]] = {}
         self._all: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def schedule(self) -> ReportSchedule:
+        parts, every = self.settings["parts"], self.settings.get("every")
+        return ReportSchedule(parts, 1 if every else parts, every or 1)
 
     def __enter__(self) -> Cluster:
         return self
@@ -155,7 +161,7 @@ class Cluster:
 
     def check_journal(self, records: list[dict[str, Any]]) -> None:
         parts = self.settings["parts"]
-        index = JournalIndex.from_records(records, parts)
+        index = JournalIndex.from_records(records, parts, schedule=self.schedule)
         failed = {record["trial"] for record in records if record["kind"] == "fake-end" and record["error"]}
         hops = {record["state"]: record for record in records if record["kind"] == "hop"}
         assert len(hops) == sum(record["kind"] == "hop" for record in records), "a state is made once"
@@ -173,14 +179,20 @@ class Cluster:
             visits = Counter(
                 (epoch, partition) for epoch, partitions in states.visits for partition in partitions
             )
-            assert visits == {
-                (epoch, part): 1 for epoch in range(trial_settings["budget"]) for part in range(parts)
-            }
+            epochs, extra = self.schedule.split(trial_settings["budget"])
+            assert set(visits.values()) == {1}
+            assert Counter(epoch for epoch, _ in visits) == Counter(
+                dict.fromkeys(range(epochs), parts) | ({epochs: extra} if extra else {})
+            )
             for state, history in states.histories.items():
                 assert index.digests.get(
                     state, fake_training.digest_of(history, self.size)
                 ) == fake_training.digest_of(history, self.size)
-            for step in range(1, trial_settings["budget"] + 1):
+            steps = [0]
+            while steps[-1] < trial_settings["budget"]:
+                steps.append(self.schedule.next_report(steps[-1], trial_settings["budget"]))
+            assert [step for name, step in report_counts if name == trial] == steps[1:]
+            for step in steps[1:]:
                 history = states.histories[states.ends[step]]
                 expected = weighted_means(
                     {
@@ -205,7 +217,7 @@ class Cluster:
         """Returns the number of visits that are not part of the final states of the trials."""
         return (
             sum(len(hop["partitions"]) for hop in self.records_of_kind("hop"))
-            - sum(trial["budget"] for trial in self.settings["trials"]) * self.settings["parts"]
+            - sum(trial["budget"] for trial in self.settings["trials"]) * self.schedule.unit
         )
 
 
@@ -227,5 +239,5 @@ def replay_trial_hops(
         history = fake_training.train(history, trial, hop["epoch"], hop["partitions"])
         out.visits.append((hop["epoch"], hop["partitions"]))
         out.histories[name] = history
-    out.ends = index.epoch_end_states(trial, index.latest_states[trial])
+    out.ends = index.step_states(trial, index.latest_states[trial])
     return out

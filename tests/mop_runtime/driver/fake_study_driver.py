@@ -18,7 +18,7 @@ from typing import Any
 
 from hopyard.domain.ids import TrialId
 from hopyard.domain.space import Parameter, Space, Uniform
-from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, StudySpec
+from hopyard.domain.study import BudgetUnit, Goal, MopSpec, Parallel, PartitionPlan, StudySpec
 from hopyard.mop_runtime.driver.mop_trainer import MopTrainer
 from hopyard.mop_runtime.driver.worker_registry import Timeouts
 from hopyard.studies.journal import Journal
@@ -42,6 +42,7 @@ def make_spec(settings: Mapping[str, Any]) -> StudySpec:
         plan,
         hybrid=settings.get("hybrid", True),
         order=settings.get("order", "free"),
+        evaluate_every=settings.get("every", 1),
     )
     return StudySpec(
         "toy",
@@ -54,6 +55,7 @@ def make_spec(settings: Mapping[str, Any]) -> StudySpec:
         seed=7,
         retry_errors=settings.get("retry_errors", 0),
         mop=mop,
+        budget_unit=BudgetUnit.STEPS if settings.get("every") else BudgetUnit.EPOCHS,
     )
 
 

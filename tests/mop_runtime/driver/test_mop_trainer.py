@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,34 @@ def test_fixed_order_does_not_depend_on_durations(tmp_path: Path) -> None:
         ]
         outcomes.append((hops, calls))
     assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_reports_within_an_epoch_survive_kills(tmp_path: Path) -> None:
+    """Budgets of 3 to 9 steps of 4 partitions, with a report after two. Kills change no hop and no report,
+    and each comes once."""
+    trials: list[tuple[dict[str, Any], int]] = [({"cost": 1 + at % 2}, 3 * at + 3) for at in range(3)]
+    outcomes = []
+    for name in ("calm", "killed"):
+        (tmp_path / name).mkdir()
+        settings = {"every": 2, "order": "fixed", "concurrent": 3, "parts": 4, "workers": 2}
+        with Cluster(tmp_path / name, trials, unit_s=0.02, **settings) as cluster:
+            cluster.start()
+            if name == "killed":
+                cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 4)
+                cluster.signal("w0", signal.SIGKILL)
+                cluster.start_worker("w0")
+                cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 8)
+                cluster.kill_driver()
+                cluster.start_driver()
+            records = cluster.finish()
+        calls = [
+            {key: value for key, value in record.items() if key != "t"}
+            for record in records
+            if record["kind"] == "fake-report"
+        ]
+        outcomes.append(calls)
+    assert outcomes[0] == outcomes[1]
+    assert [call["step"] for call in outcomes[0] if call["trial"] == "2"] == [2, 4, 6, 8, 9]
 
 
 def test_searched_parameter_without_effect_ends_study(tmp_path: Path) -> None:

@@ -117,9 +117,10 @@ def preview_study(what: str, arguments: tuple[str, ...], options: dict[str, Any]
         f"{study.name}: {study.searcher.name}, {study.goal.value} {study.metric}, parallel: "
         f"{study.parallel.value}; the first trials would be"
     )
+    unit = study.budget_unit
     for p in proposals:
         console.print_line(
-            f"  trial {p.trial}, {p.budget} {'epoch' if p.budget == 1 else 'epochs'}: "
+            f"  trial {p.trial}, {p.budget} {unit.singular if p.budget == 1 else unit.value}: "
             f"{params_line(dict(p.params))}"
         )
 

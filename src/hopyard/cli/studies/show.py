@@ -122,7 +122,7 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
 
     lines = [
         (
-            f"trial {trial.id}  {console.paint(trial.state.value, STATE_STYLE[trial.state])}  epoch "
+            f"trial {trial.id}  {console.paint(trial.state.value, STATE_STYLE[trial.state])}  {view.unit} "
             f"{trial.epoch}/{trial.budget}"
         ),
         params_line(trial.params),
@@ -133,14 +133,16 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
     if lineage:
         lines.append("its state comes from " + ", and that from ".join(f"trial {each}" for each in lineage))
     if trial.best is not None:
-        lines.append(f"best {view.metric} {console.format_number(trial.best)} after epoch {trial.best_epoch}")
+        lines.append(
+            f"best {view.metric} {console.format_number(trial.best)} after {view.unit} {trial.best_epoch}"
+        )
         if trial.best_params != trial.params:
             lines[-1] += f", with {params_line(trial.best_params)}"
     schedule = view.schedule(trial)
     if len(schedule) > 1:
         lines.append("schedule of its state")
         lines += [
-            f"  from epoch {entry.from_epoch}  trial {name}  {params_line(dict(entry.params))}"
+            f"  from {view.unit} {entry.from_epoch}  trial {name}  {params_line(dict(entry.params))}"
             for name, entry in schedule
         ]
     if trial.metrics:

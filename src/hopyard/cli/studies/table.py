@@ -57,7 +57,7 @@ def study_heading(view: StudyView) -> list[str]:
     best = view.best()
     if best is not None:
         lines.append(
-            f"best {view.metric} {console.format_number(best.best)} by trial {best.id} after epoch "
+            f"best {view.metric} {console.format_number(best.best)} by trial {best.id} after {view.unit} "
             f"{best.best_epoch}: {params_line(best.best_params)}"
         )
     return lines

@@ -97,6 +97,7 @@ class MopIn(RequestModel):
     hybrid: bool = True
     unit_timeout_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
     order: Literal["free", "fixed"] = "free"
+    evaluate_every: Annotated[int, Meta(ge=1, le=10**9)] = 1
 
 
 class BeginningIn(RequestModel):
@@ -109,6 +110,9 @@ class BeginningIn(RequestModel):
     epoch: Annotated[int, Meta(ge=0, le=10**9)]
     value: float
     params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
+    visited: Annotated[list[Annotated[int, Meta(ge=0, le=MAX_REPLICAS)]], Meta(max_length=MAX_REPLICAS)] = (
+        msgspec.field(default_factory=list)
+    )
 
 
 class StopRulesIn(RequestModel):

@@ -82,7 +82,12 @@ def _parse_study(value: Mapping[str, Any]) -> StudySpec:
         None
         if beginning is None
         else InitialState(
-            **{**beginning, "params": dict(beginning["params"]), "value": float(beginning["value"])}
+            **{
+                **beginning,
+                "params": dict(beginning["params"]),
+                "value": float(beginning["value"]),
+                "visited": tuple(beginning.get("visited") or ()),
+            }
         )
     )
     return StudySpec(**fields)

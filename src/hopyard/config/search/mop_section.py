@@ -9,7 +9,7 @@ from pathlib import Path
 from hopyard.config import units
 from hopyard.config.code_check import check_reference
 from hopyard.config.run_request import parse_dataset
-from hopyard.config.schemas.studies import MopIn, PartitionPlanIn
+from hopyard.config.schemas.studies import MopIn, PartitionPlanIn, StudyIn
 from hopyard.config.section_values import read_field, read_positive_field
 from hopyard.config.yaml_section import YamlSection, format_given
 from hopyard.domain.study import MopSpec, PartitionPlan
@@ -58,7 +58,7 @@ def _read_partition_plan(top: YamlSection, workers: int) -> PartitionPlan:
         str(section.values["validation"]) if isinstance(section.values.get("validation"), str) else ""
     )
     return PartitionPlan(
-        parts=read_field(section, "parts", PartitionPlanIn) if section.contains("parts") else workers,
+        parts=_read_parts(top, section, workers),
         seed=read_field(section if section.contains("seed") else top, "seed", PartitionPlanIn),
         validation=_read_share(section),
         validation_from=source,
@@ -67,6 +67,19 @@ def _read_partition_plan(top: YamlSection, workers: int) -> PartitionPlan:
         files=section.text("files"),
         format=section.text("format"),
     )
+
+
+def _read_parts(top: YamlSection, section: YamlSection, workers: int) -> int:
+    """The partitions are the steps of an epoch."""
+    per_epoch = read_positive_field(top, "steps_per_epoch", StudyIn)
+    parts: int = read_field(section, "parts", PartitionPlanIn) if section.contains("parts") else 0
+    if per_epoch and parts and per_epoch != parts:
+        raise top.error(
+            "steps_per_epoch",
+            f"{per_epoch} is not the number of partitions ({parts}), and each step visits one of them",
+            "keep one of the two keys",
+        )
+    return parts or per_epoch or workers
 
 
 def _read_share(section: YamlSection) -> float:

@@ -100,6 +100,7 @@ MOP_KEYS = (
     "hybrid",
     "unit_timeout",
     "order",
+    "evaluate_every",
 )
 # keys of the files of Weights & Biases and Determined
 _FOREIGN_KEYS = {
@@ -137,7 +138,8 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
     top.check_keys(*SEARCH_KEYS)
     parallel = _read_parallel(top)
     _check_keys(top, parallel)
-    budget = read_budget(top, parallel)
+    mop = mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None
+    budget = read_budget(top, None if mop is None else mop.partitions.parts)
     searcher, space = with_step_options(read_searcher(top, folder), budget), _read_space(top)
     spec = StudySpec(
         name=read_name(top, "name") or name,
@@ -158,7 +160,7 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         max_failures=read_field(top, "max_failures", StudyIn),
         stop=read_stop_rules(top),
         points=read_points(top, space, searcher),
-        mop=mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None,
+        mop=None if mop is None else replace(mop, evaluate_every=budget.evaluate_every),
         tensorboard=read_field(top, "tensorboard", StudyIn),
         mlflow=top.text("mlflow"),
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hopyard.config.key_values import format_value
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Constant, Integer, Parameter, Space, Uniform
-from hopyard.domain.study import InitialState, SearcherSpec, StudySpec
+from hopyard.domain.study import BudgetUnit, InitialState, SearcherSpec, StudySpec
 from hopyard.domain.suggest import unknown_name_hints
 from hopyard.errors import SpecError
 
@@ -21,7 +21,8 @@ def fork_study_spec(
     adds as many as the study gave its trials at most. Epochs count on from those of the model. Raises
     SpecError for a parameter that the study does not have, and for a value that it cannot have."""
     start_epoch = study.beginning.epoch if study.beginning is not None else 0
-    added_epochs = study.max_epochs - start_epoch if epochs is None else epochs
+    per_epoch = study.mop.partitions.parts if study.mop and study.budget_unit is BudgetUnit.STEPS else 1
+    added = study.max_epochs - start_epoch if epochs is None else epochs * per_epoch
     params = apply_changes(study.space, source.params, changes)
     return replace(
         study,
@@ -29,7 +30,7 @@ def fork_study_spec(
         searcher=SearcherSpec("grid"),  # of one point
         trials=1,
         concurrent=0,  # the remaining workers may train it together
-        max_epochs=source.epoch + added_epochs,
+        max_epochs=source.epoch + added,
         beginning=source,
         continues="",
     )

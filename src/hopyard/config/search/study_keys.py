@@ -8,6 +8,7 @@ from typing import Any
 from hopyard.config.search.study_request import StudyRequest
 from hopyard.config.spec_keys import check_file_spec, role_keys, run_keys
 from hopyard.config.yaml_section import YamlSection
+from hopyard.domain.study import BudgetUnit
 from hopyard.errors import SpecError
 
 _MOP_KEYS = {"unit_timeout_s": "unit_timeout"}
@@ -27,6 +28,12 @@ def check_study_request(top: YamlSection, request: StudyRequest) -> None:
         # a spec calls the largest budget max_epochs
         key = next((key for key in ("max_epochs", "steps", "max_steps") if top.contains(key)), "epochs")
         hints = tuple(hint.replace("max_epochs", key) for hint in refused.hints)
+        if request.study.budget_unit is BudgetUnit.STEPS and key in ("epochs", "max_epochs"):
+            steps = f"{request.study.max_epochs} steps, since `evaluate_every` is below an epoch"
+            hints = (
+                f"the budget is {steps}",
+                "set more epochs, or more partitions: `partitions: {parts: N}`",
+            )
         problem = refused.message.removeprefix(top.file).replace("max_epochs", key)
         raise SpecError(top.file + problem, hints=hints) from refused
 

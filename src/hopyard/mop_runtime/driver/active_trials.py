@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.domain.space import Constant
@@ -15,6 +16,7 @@ from hopyard.domain.study import Goal
 from hopyard.errors import StudyFailed
 from hopyard.mop.events import EvaluationRequested, Event, TrialAdmitted, TrialWithdrawn
 from hopyard.mop_runtime.driver.active_trial import ActiveTrial
+from hopyard.mop_runtime.driver.journal_index import TrainingPosition
 from hopyard.mop_runtime.driver.journal_writer import MopJournal
 from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
 from hopyard.mop_runtime.driver.resume_point import find_start_state, resume_trial
@@ -111,13 +113,24 @@ class ActiveTrials:
                 epoch=position.epoch,
                 budget=work.budget,
                 params=dict(work.params),
+                **self._start_fields(work, position),
             )
-            training = ActiveTrial(work.trial, work.params, work.budget, work.done_epochs, state, position)
-            if state and not position.visited and position.epoch == work.done_epochs:
-                training.epoch_end_states[position.epoch] = state
+            training = ActiveTrial(
+                index.schedule, work.trial, work.params, work.budget, work.done_epochs, state, position
+            )
+            if state and position == index.position_at(work.done_epochs, position.visited):
+                training.report_states[work.done_epochs] = state
         self._by_id[work.trial] = training
         self._update_refs(training)
         self.admit(training)
+
+    def _start_fields(self, work: TrialWork, position: TrainingPosition) -> dict[str, Any]:
+        """Returns what only the start within an epoch, or of a budget in steps, has."""
+        fields: dict[str, Any] = {"visited": sorted(position.visited)} if position.visited else {}
+        schedule = self._journal.index.schedule
+        if schedule.unit != schedule.partition_count:
+            fields["epochs"] = schedule.epochs(work.budget)
+        return fields
 
     def _check_initial_state(self, state: str) -> None:
         if (
@@ -132,24 +145,32 @@ class ActiveTrials:
         """Requests training and evaluations, except units of an earlier driver that still run."""
         if not self._orphaned_units.is_training(training.trial) and not training.is_trained:
             position = training.position
+            epochs, extra_visits = training.schedule.split(training.budget)
             self.coordinator_events.append(
                 TrialAdmitted(
                     training.trial,
-                    training.budget,
+                    epochs,
                     training.state,
                     None,
                     position.epoch,
                     position.visited,
                     training.replay_order,
                     int(training.trial),
+                    extra_visits,
                 )
             )
-        for step, state in training.unreported_epochs():
+        for step, state in training.unreported_states():
             unevaluated = self._journal.index.missing_evaluations(state, self._state_locations.is_available)
             missing = unevaluated - self._orphaned_units.partitions_under_evaluation(state)
             if missing:
-                self.coordinator_events.append(EvaluationRequested(training.trial, step - 1, state, missing))
+                self.coordinator_events.append(self._request_evaluation(training, step, state, missing))
         self.report_ready(training)
+
+    def _request_evaluation(
+        self, training: ActiveTrial, step: int, state: str, partitions: frozenset[PartitionId]
+    ) -> EvaluationRequested:
+        last_epoch = training.schedule.epochs(step) - 1
+        return EvaluationRequested(training.trial, last_epoch, state, partitions)
 
     def record_hop(self, trial: TrialId, state: str) -> None:
         """Records the new state of the trial."""
@@ -160,17 +181,15 @@ class ActiveTrials:
             self._update_refs(training)
 
     def report_ready(self, training: ActiveTrial) -> None:
-        """Reports the evaluated epochs. Requests metrics of the whole validation set for a state that was
+        """Reports the evaluated states. Requests metrics of the whole validation set for a state that was
         evaluated on all partitions; a repeated request changes nothing."""
         index = self._journal.index
-        for step, state in training.unreported_epochs():
+        for step, state in training.unreported_states():
             if index.pending_gathered(state) and not index.missing_evaluations(
                 state, self._state_locations.is_available
             ):
                 measuring = frozenset({PartitionId(self._partition_count)})
-                self.coordinator_events.append(
-                    EvaluationRequested(training.trial, step - 1, state, measuring)
-                )
+                self.coordinator_events.append(self._request_evaluation(training, step, state, measuring))
         for event in training.drain_events(index):
             if isinstance(event, BudgetReached):
                 self._check_reads(training)
@@ -191,8 +210,9 @@ class ActiveTrials:
         ]
         if unread and self._checks_reads:
             names = ", ".join(f"`{name}`" for name in unread)
+            unit = self._context.spec.budget_unit
             raise StudyFailed(
-                f"no code has read {names} in the {training.budget} epochs of trial {training.trial}: values "
+                f"no code has read {names} in the {training.budget} {unit} of trial {training.trial}: values "
                 "of the search have no effect",
                 hints=(f"read it in the trainable: `config.{unread[0]}`", "or remove it from `space`"),
             )
@@ -217,7 +237,7 @@ class ActiveTrials:
         value, best = report.metrics.get(self._context.spec.metric, math.nan), self._journal.index.best
         sign = 1.0 if self._context.spec.goal is Goal.MAX else -1.0
         if math.isfinite(value) and (best is None or sign * value > sign * best.value):
-            state = training.epoch_end_states[report.step]
+            state = training.report_states[report.step]
             self._journal.write(
                 "best",
                 trial=training.trial,
@@ -229,19 +249,19 @@ class ActiveTrials:
             self._state_locations.set_refs("best", {state})
 
     def _update_refs(self, training: ActiveTrial) -> None:
-        for step in [step for step in training.epoch_end_states if step < training.reported_epoch]:
-            del training.epoch_end_states[step]
+        for step in [step for step in training.report_states if step < training.reported_step]:
+            del training.report_states[step]
         self._state_locations.set_refs(training.trial, training.needed_states(self._journal.index))
 
     # -- the end of trials
     # ---------------------------------------------------------------------------------------------
 
     def end(self, trial: TrialId, *, keep_state: bool) -> None:
-        """keep_state: keeps the state of the last reported epoch."""
+        """keep_state: keeps the state of the last report."""
         training, final_state = self._by_id.get(trial), self._journal.index.final_states.get(trial)
         state, epoch = "", 0
         if keep_state and training is not None:
-            state, epoch = training.epoch_end_states.get(training.reported_epoch, ""), training.reported_epoch
+            state, epoch = training.report_states.get(training.reported_step, ""), training.reported_step
         elif keep_state and final_state is not None:
             state, epoch = final_state.state, final_state.epoch
         self._journal.write("left", trial=trial, state=state, epoch=epoch)
@@ -274,7 +294,7 @@ class ActiveTrials:
                 f"trial {trial}: its state was lost with its worker; it resumes from an older state"
             )
             self.start(
-                TrialWork(trial, training.params, training.budget, training.reported_epoch, is_resumed=True)
+                TrialWork(trial, training.params, training.budget, training.reported_step, is_resumed=True)
             )
             # otherwise it could be rolled back for ever
             resumed = self._by_id[trial]
@@ -286,7 +306,7 @@ class ActiveTrials:
 
     def roll_back_unavailable(self) -> None:
         for training in list(self):
-            unevaluated = [state for _, state in training.unreported_epochs()]
+            unevaluated = [state for _, state in training.unreported_states()]
             unevaluated += [
                 name for state in unevaluated for name in self._journal.index.pending_gathered(state).values()
             ]

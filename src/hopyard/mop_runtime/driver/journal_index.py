@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.mop.report_schedule import ReportSchedule
 from hopyard.mop_runtime.driver.validation_metrics import weighted_mean, weighted_means
 
 JournalRecord = Mapping[str, Any]
@@ -32,26 +33,25 @@ class StateRecord:
     position: TrainingPosition
     logged: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def is_epoch_end(self) -> bool:
-        return not self.position.visited
-
 
 @dataclass(frozen=True, slots=True)
 class TrialStart:
-    """The start of a trial: from this state, up to `budget` epochs."""
+    """The start of a trial: from this state at this position, up to `budget`."""
 
     trial: TrialId
     state: str
-    epoch: int
+    position: TrainingPosition
     budget: int
     params: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class FinalState:
+    """epoch: in the unit of the budget. visited: the partitions of the epoch that it has begun."""
+
     state: str
     epoch: int
+    visited: frozenset[PartitionId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,17 @@ class JournalIndex:
 
     initial_state: the start state of every trial, and its epochs: none, unless this study is a fork.
     final_states: by trial, the state that is kept of an ended trial, to resume from or to be copied.
+    schedule: when trials are evaluated; None: after each epoch.
     """
 
-    def __init__(self, partitions: int, initial_state: FinalState | None = None) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        initial_state: FinalState | None = None,
+        schedule: ReportSchedule | None = None,
+    ) -> None:
         self._partition_count = partitions
+        self.schedule = schedule or ReportSchedule(partitions, partitions)
         self.initial_state = initial_state or FinalState(INITIAL_STATE, 0)
         self.states: dict[str, StateRecord] = {}
         self.trial_starts: dict[TrialId, TrialStart] = {}
@@ -98,9 +105,13 @@ class JournalIndex:
 
     @classmethod
     def from_records(
-        cls, records: Iterable[JournalRecord], partitions: int, initial_state: FinalState | None = None
+        cls,
+        records: Iterable[JournalRecord],
+        partitions: int,
+        initial_state: FinalState | None = None,
+        schedule: ReportSchedule | None = None,
     ) -> JournalIndex:
-        index = cls(partitions, initial_state)
+        index = cls(partitions, initial_state, schedule)
         for record in records:
             index.apply(record)
         return index
@@ -122,7 +133,10 @@ class JournalIndex:
                 self.trial_starts[trial] = TrialStart(
                     trial,
                     str(record["state"]),
-                    int(record["epoch"]),
+                    TrainingPosition(
+                        int(record["epoch"]),
+                        frozenset(PartitionId(int(number)) for number in record.get("visited") or ()),
+                    ),
                     int(record["budget"]),
                     dict(record["params"]),
                 )
@@ -177,7 +191,7 @@ class JournalIndex:
         self, trial: TrialId, parent: str, epoch: int, partitions: frozenset[PartitionId]
     ) -> TrainingPosition:
         """Returns the position of a trial after a hop from this state, in this epoch, on these partitions."""
-        parent_record = self.states.get(parent)
+        parent_record, start = self.states.get(parent), self.trial_starts.get(trial)
         visited = partitions
         if (
             parent_record is not None
@@ -185,29 +199,47 @@ class JournalIndex:
             and parent_record.trial == trial
         ):
             visited |= parent_record.position.visited
+        if start is not None and start.state == parent and start.position.epoch == epoch:
+            visited |= start.position.visited  # of a state of another trial
         return (
             TrainingPosition(epoch + 1)
             if len(visited) == self._partition_count
             else TrainingPosition(epoch, visited)
         )
 
+    def position_at(self, step: int, preferred: frozenset[PartitionId] = frozenset()) -> TrainingPosition:
+        """Returns the position after this step. preferred: the partitions of the last epoch that count as
+        visited; the number of visits decides how many of them and of the others."""
+        epoch, visits = self.schedule.split(step)
+        everything = map(PartitionId, range(self._partition_count))
+        ordered = sorted(everything, key=lambda partition: (partition not in preferred, partition))
+        return TrainingPosition(epoch, frozenset(ordered[:visits]))
+
+    @property
+    def initial_position(self) -> TrainingPosition:
+        return self.position_at(self.initial_state.epoch, self.initial_state.visited)
+
+    def step_at(self, position: TrainingPosition) -> int:
+        """Returns the full steps, in the unit of the budget, at this position."""
+        return self.schedule.units(position.epoch, len(position.visited))
+
     def metrics(self, state: str) -> dict[str, float] | None:
-        """Returns the metrics of a state after an epoch: those on all partitions, and what its training has
+        """Returns the metrics of a state at a report: those on all partitions, and what its training has
         logged. None if some are missing."""
         results = self.results.get(state, {})
         if len(results) < self._partition_count or self.pending_gathered(state):
             return None
         return {
-            **self._logged_in_epoch(state),
+            **self._logged_before(state),
             **weighted_means(results),
             **self.measured.get(state, {}),
         }
 
-    def _logged_in_epoch(self, state: str) -> dict[str, float]:
-        """Returns the means over the partitions of what the last epoch before this state has logged."""
+    def _logged_before(self, state: str) -> dict[str, float]:
+        """Returns the means over the partitions of what was logged between the last report and this state."""
         hops: list[StateRecord] = []
         for _, record in self.ancestry(state):
-            if hops and (record.is_epoch_end or record.trial != hops[0].trial):
+            if hops and (self._is_report(record) or record.trial != hops[0].trial):
                 break
             hops.append(record)
         weighted: dict[str, list[tuple[float, int]]] = {}
@@ -242,12 +274,15 @@ class JournalIndex:
             yield state, record
             state = record.parent
 
-    def epoch_end_states(self, trial: TrialId, state: str) -> dict[int, str]:
-        """Returns the states of the trial itself after each epoch, up to this state."""
+    def _is_report(self, record: StateRecord) -> bool:
+        return self.schedule.is_report(record.position.epoch, len(record.position.visited), 0)
+
+    def step_states(self, trial: TrialId, state: str) -> dict[int, str]:
+        """Returns the states of the trial itself after each step, up to this state."""
         ends: dict[int, str] = {}
         for name, record in self.ancestry(state):
             if record.trial != trial:
                 break
-            if record.is_epoch_end:
-                ends.setdefault(record.position.epoch, name)
+            if self.position_at(self.step_at(record.position), record.position.visited) == record.position:
+                ends.setdefault(self.step_at(record.position), name)
         return ends

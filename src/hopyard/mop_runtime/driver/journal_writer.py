@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hopyard.domain.ids import WorkerId
+from hopyard.domain.ids import PartitionId, WorkerId
+from hopyard.mop.report_schedule import ReportSchedule
 from hopyard.mop_runtime.driver.journal_index import FinalState, JournalIndex
 from hopyard.mop_runtime.messages import EvaluationResult, HopResult, MeasurementResult
 from hopyard.studies.trainer import TrainerContext
@@ -14,13 +15,20 @@ from hopyard.studies.trainer import TrainerContext
 class MopJournal:
     """expected_workers: the last workers of an earlier driver of this attempt."""
 
-    def __init__(self, context: TrainerContext, partition_count: int) -> None:
+    def __init__(self, context: TrainerContext, schedule: ReportSchedule) -> None:
         self._context = context
         fork_point = context.spec.beginning
         self.index = JournalIndex.from_records(
             context.past_records,
-            partition_count,
-            None if fork_point is None else FinalState(fork_point.fork_state_name, fork_point.epoch),
+            schedule.partition_count,
+            None
+            if fork_point is None
+            else FinalState(
+                fork_point.fork_state_name,
+                fork_point.epoch,
+                frozenset(map(PartitionId, fork_point.visited)),
+            ),
+            schedule,
         )
         self.expected_workers = frozenset(self.index.active_workers)
         self.write("hopper", start=self.index.driver_starts + 1)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.domain.study import BudgetUnit
 from hopyard.errors import SpecError, WorkersLost
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import SpareWorkersChanged
 from hopyard.mop.fixed_order import make_fixed_order
+from hopyard.mop.report_schedule import ReportSchedule
 from hopyard.mop_runtime.driver.active_trials import ActiveTrials
 from hopyard.mop_runtime.driver.checkpointing import Checkpointer
 from hopyard.mop_runtime.driver.fork_state import fork_states
@@ -79,7 +81,12 @@ class MopTrainer:
         self._has_validation = self._mop.partitions.validation > 0 or bool(
             self._mop.partitions.validation_from
         )
-        self._journal = MopJournal(context, parts)
+        schedule = ReportSchedule(
+            parts,
+            1 if context.spec.budget_unit is BudgetUnit.STEPS else parts,
+            self._mop.evaluate_every,
+        )
+        self._journal = MopJournal(context, schedule)
         names, orphaned_units = (
             UnitNames(self._journal.index.driver_starts),
             OrphanedUnits(UnitNames(self._journal.index.driver_starts)),
@@ -129,6 +136,7 @@ class MopTrainer:
             fixed_order=None
             if self._report_order is None
             else make_fixed_order(all_partitions, context.spec.seed),
+            report_visits=schedule.report_visits,
         )
         self._dispatcher = UnitDispatcher(
             self._coordinator,
@@ -401,7 +409,7 @@ class MopTrainer:
 
     def _checkpoint(self, *, leaving: bool = False, only_best: bool = False) -> None:
         """Saves the best state, the initial state of a fork (for a replay or another fork), and the states of
-        each trial after whole epochs.
+        each trial at its reports.
 
         leaving: also the states in the middle of an epoch.
         """
@@ -415,13 +423,15 @@ class MopTrainer:
                 "value": best.value,
                 "params": dict(best.params),
             }
+            if visited := self._journal.index.states[best.state].position.visited:
+                states[best.state]["visited"] = sorted(visited)
         if initial.state:
             states[initial.state] = {"trial": "0", "epoch": initial.epoch, "beginning": True}
         if not only_best:
             for trial, final_state in self._journal.index.final_states.items():
                 states.setdefault(final_state.state, {"trial": trial, "epoch": final_state.epoch})
             for training in self._trials:
-                for step, state in training.epoch_end_states.items():
+                for step, state in training.report_states.items():
                     states.setdefault(state, {"trial": training.trial, "epoch": step})
                 if leaving:
                     states.setdefault(

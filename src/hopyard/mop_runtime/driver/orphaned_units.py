@@ -62,19 +62,9 @@ class OrphanedUnits:
         if trial_start is None or index.latest_states.get(result.trial) != result.start_from:
             return False
         start_record = index.states.get(result.start_from)
-        if (
-            start_record is None
-            or start_record.trial != result.trial
-            or result.start_from == trial_start.state
-        ):
-            return result.epoch == (
-                start_record.position.epoch
-                if start_record is not None and start_record.trial == result.trial
-                else trial_start.epoch
-            )
-        return result.epoch == start_record.position.epoch and not start_record.position.visited & set(
-            result.partitions
-        )
+        is_own = start_record is not None and start_record.trial == result.trial
+        position = start_record.position if start_record is not None and is_own else trial_start.position
+        return result.epoch == position.epoch and not position.visited & set(result.partitions)
 
     def discard_worker(self, unit: UnitId, worker: WorkerId) -> OrphanedUnit | None:
         """Records that the worker has ended this unit."""
@@ -100,7 +90,7 @@ class OrphanedUnits:
             is_claimed = training is not None and (
                 orphan.in_progress.state == training.state
                 if orphan.in_progress.is_training
-                else orphan.in_progress.state in training.epoch_end_states.values()
+                else orphan.in_progress.state in training.report_states.values()
             )
             if not is_claimed:
                 unclaimed.append(orphan)

@@ -18,8 +18,8 @@ class ReportOrder:
     def __len__(self) -> int:
         return len(self._reported_epochs)
 
-    def start(self, trial: TrialId, reported_epoch: int) -> None:
-        self._reported_epochs[trial] = reported_epoch
+    def start(self, trial: TrialId, reported_step: int) -> None:
+        self._reported_epochs[trial] = reported_step
 
     def end(self, trial: TrialId) -> None:
         self._reported_epochs.pop(trial, None)

@@ -31,7 +31,13 @@ def best_config(view: StudyView) -> Config | None:
     best = view.best()
     if best is None:
         return None
-    return Config(best.best_params, best.id, int(view.spec.get("seed", 0)), best.best_epoch, best.budget)
+    return Config(
+        best.best_params,
+        best.id,
+        int(view.spec.get("seed", 0)),
+        view.epochs(best.best_epoch),
+        view.epochs(best.budget),
+    )
 
 
 def model_of(trainable: Any, state: Any, config: Config | None) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopyard.domain.study import Goal
+from hopyard.domain.study import BudgetUnit, Goal
 from hopyard.domain.trial import TellEvent
 from hopyard.studies.event_json import event_from_json
 from hopyard.studies.journal import JournalRecord
@@ -125,6 +125,17 @@ class StudyView:
     @property
     def metric(self) -> str:
         return str(self.spec.get("metric", ""))
+
+    @property
+    def unit(self) -> str:
+        """The unit of budgets and reports: `epoch` or `step`."""
+        return BudgetUnit(self.spec.get("budget_unit", BudgetUnit.EPOCHS)).singular
+
+    def epochs(self, budget: int) -> int:
+        """Returns the epochs in a budget of hopping trials; one that is not full counts."""
+        if self.unit == BudgetUnit.EPOCHS.singular or not self.spec.get("mop"):
+            return budget
+        return -(-budget // int(self.spec["mop"]["partitions"]["parts"]))
 
     def apply(self, record: JournalRecord) -> None:
         """Applies one record."""
