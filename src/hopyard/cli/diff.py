@@ -146,7 +146,7 @@ def _study_fields(study: api.StudyIn | None) -> dict[str, Any]:
         "epochs": study["max_epochs"],
         "searcher": study["searcher"]["name"],
         **{f"searcher.{key}": value for key, value in study["searcher"]["options"].items()},
-        "begins with": fork_source_text(begin, study["metric"]) if begin else None,
+        "begins with": fork_source_text(begin, study) if begin else None,
         **space,
         **{
             key: value

@@ -270,7 +270,7 @@ def _announce_source(source: api.RunOut, run: api.RunOut) -> None:
         if source["phase"] in ("succeeded", "failed", "cancelled")
         else ", the best model that it has saved so far; it continues"
     )
-    console.print_message(f"from {fork_source_text(begin, get_study_spec(run)['metric'])}{lives}")
+    console.print_message(f"from {fork_source_text(begin, get_study_spec(run))}{lives}")
 
 
 def _check_study(

@@ -168,7 +168,7 @@ def _fork_source(spec: api.RunSpec) -> str:
     """Returns the source of a fork; "" for other runs."""
     resume, study = spec.get("resume"), spec.get("study")
     if study and (beginning := study.get("beginning")):
-        return f": {fork_source_text(beginning, study['metric'])}"
+        return f": {fork_source_text(beginning, study)}"
     return f", from its checkpoint at step {resume['step']}" if resume else ""
 
 

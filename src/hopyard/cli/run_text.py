@@ -166,12 +166,13 @@ def exit_code(run: api.RunOut) -> int:
     return int(exit_["code"]) or 1 if exit_ else 1
 
 
-def fork_source_text(source: Mapping[str, Any], metric: str) -> str:
+def fork_source_text(source: Mapping[str, Any], study: Mapping[str, Any]) -> str:
     """Returns the initial model of a forked study: `the best model of alice/digits/12: trial 3 after epoch 4,
     val_acc 0.97`."""
+    unit = "step" if study.get("budget_unit") == "steps" else "epoch"
     return (
-        f"the best model of {source['study']}: trial {source['trial']} after epoch {source['epoch']}, "
-        f"{metric} {format_number(source['value'])}"
+        f"the best model of {source['study']}: trial {source['trial']} after {unit} {source['epoch']}, "
+        f"{study['metric']} {format_number(source['value'])}"
     )
 
 

@@ -51,7 +51,7 @@ def study_heading(view: StudyView) -> list[str]:
         )
     ]
     if spec.get("beginning"):
-        lines.append(f"trains on {fork_source_text(spec['beginning'], view.metric)}{_changed_params(view)}")
+        lines.append(f"trains on {fork_source_text(spec['beginning'], spec)}{_changed_params(view)}")
     if view.continues:
         lines.append(f"continues {view.continues}")
     best = view.best()
@@ -96,7 +96,7 @@ def trial_table(
     shown = _select_trials(trials, limit)
     names = list(dict.fromkeys(name for trial in trials for name in _params_of(trial)))
     placed, words = any(map(_rank_text, shown)), any(map(_state_text, shown))
-    head = ["TRIAL", "STATE", "EPOCH", view.metric or "VALUE", "BEST", *["ON"] * placed]
+    head = ["TRIAL", "STATE", view.unit.upper(), view.metric or "VALUE", "BEST", *["ON"] * placed]
     rows = [_trial_row(trial, rank=placed, stream=stream or sys.stdout) for trial in shown]
     columns = (
         names
