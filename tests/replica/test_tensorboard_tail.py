@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.domain.metric_records import Point, read_records
+from hopyard.replica.output_metrics import append_missing_points
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.tensorboard_tail import EVENT_FILES, TensorBoardTail
 from tests.replica.test_tfevents import event
@@ -89,6 +90,19 @@ def test_files_of_other_runs_in_the_home_are_not_read(folder: ReplicaDir, tmp_pa
     (folder.work / "runs").symlink_to(other)
     tail.poll()
     assert ("foreign", 1.0) not in points(folder)
+
+
+def test_printed_metrics_that_a_dead_replica_had_not_read_are_added_once(folder: ReplicaDir) -> None:
+    lines = ("epoch {step}: loss {loss}", "acc {acc}%")
+    folder.append("stdout", b"epoch 1: loss 0.5\nacc 7%\nacc 7%\nepoch 2: loss nan\n")
+    TensorBoardTail(folder, metric_lines=lines).poll()
+    assert len(points(folder)) == 4
+    folder.append("stdout", b"acc 7%\nepoch 3: loss 0.125\nepoch 4: loss 0.1")
+    append_missing_points(folder, lines, ended=False)
+    append_missing_points(folder, lines, ended=False)
+    assert points(folder)[4:] == [("acc", 7.0), ("loss", 0.125)], "the last line may be cut"
+    append_missing_points(folder, lines, ended=True)
+    assert points(folder)[6:] == [("loss", 0.1)]
 
 
 def test_printed_metrics_are_read_from_both_streams(folder: ReplicaDir) -> None:

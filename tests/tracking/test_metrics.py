@@ -6,6 +6,7 @@ import asyncio
 import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId, RunName
 from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
@@ -70,6 +71,29 @@ def test_script_that_resumes_from_its_own_checkpoint_continues_its_curve(tmp_pat
         return list(zip(series.steps, series.values, strict=True))
 
     assert asyncio.run(scenario()) == [(0, 0.0), (1, 0.1), (2, 1.2), (3, 1.3), (4, 2.4)]
+
+
+def test_attempt_without_points_hides_none_and_other_metrics_end_at_its_first_step(tmp_path: Path) -> None:
+    acc = series_id("acc")
+    first = pack_definition("loss") + pack_definition("acc")
+    for step in range(4):
+        first += pack_point(POINT, LOSS, step, 1.0, 0.5) + pack_point(POINT, acc, step, 1.0, 0.5)
+    second = pack_definition("loss") + pack_point(POINT, LOSS, 2, 1.0, 0.25)
+
+    async def scenario(second: bytes, **options: Any) -> dict[str, list[int]]:
+        streams = FolderStreams(tmp_path / str(len(second)))
+        attempts = tuple(AttemptId(f"r.{number}") for number in (1, 2))
+        for attempt, data in zip(attempts, (first, second), strict=True):
+            await streams.append(attempt, 0, [Segment("metrics", 0, data)])
+        view = VisibleStreams(attempts[1:], {}, attempts, restarted_attempts=attempts[:1])
+        found = await read_series(streams, RunHistory(RUN, view), **options)
+        await streams.close()
+        return {name: list(series.steps) for name, series in found.items()}
+
+    assert asyncio.run(scenario(b"")) == {"acc": [0, 1, 2, 3], "loss": [0, 1, 2, 3]}
+    assert asyncio.run(scenario(second)) == {"acc": [0, 1], "loss": [0, 1, 2]}
+    assert asyncio.run(scenario(second, names=["acc"])) == {"acc": [0, 1]}
+    assert asyncio.run(scenario(second, limit=1)) == {"acc": [0, 1]}
 
 
 def test_names_may_be_patterns(tmp_path: Path) -> None:

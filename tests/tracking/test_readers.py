@@ -36,7 +36,7 @@ from hopyard.stores.memory.runs import MemoryRunStore
 from hopyard.stores.memory.state import MemoryState
 from hopyard.stores.memory.usage import MemoryUsageStore
 from hopyard.stores.stream_files import FolderStreams
-from hopyard.testing.stores import ClusterStores, started_run
+from hopyard.testing.stores import START, ClusterStores, new_run, started_run
 from hopyard.tracking.best_values import BestValues
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.json_lines import LINE_LIMIT, LineReader
@@ -207,6 +207,26 @@ def test_extremes_are_those_of_the_visible_curve() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scene(Path(folder)))
+
+
+def test_metrics_of_an_earlier_attempt_stay_until_the_first_step_of_the_next() -> None:
+    async def stored(live: LiveRun, store: MemoryRunStore) -> dict[str, tuple[int, float]]:
+        await live.write(store)
+        return dict((await store.latest_metrics([live.run]))[live.run])
+
+    async def scene() -> None:
+        runs = MemoryRunStore(MemoryState())
+        run = (await runs.create([new_run()], now=START))[0].id
+        earlier = {"loss": (9, 0.5), "acc": (4, 0.1), "late": (8, 1.0)}
+        await runs.record_metrics(run, earlier)
+        live = LiveRun(run, replace_metrics=True, earlier=earlier)
+        assert not live.is_dirty and await stored(live, runs) == earlier
+        points = [pack_point(POINT, series_id("loss"), step, 1.0, 0.25) for step in (5, 7)]
+        live.apply_points(0, "metrics", LatestMetrics(), pack_definition("loss") + b"".join(points))
+        assert live.is_dirty
+        assert await stored(live, runs) == {"loss": (7, 0.25), "acc": (4, 0.1)}
+
+    asyncio.run(scene())
 
 
 @given(st.lists(st.text(alphabet="ab\n", max_size=12), min_size=1, max_size=4), st.integers(0, 8))

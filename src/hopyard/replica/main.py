@@ -34,6 +34,7 @@ from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import CHECK_INTERVAL_S, GpuMemoryLimit
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.orphan_killer import OrphanKiller
+from hopyard.replica.output_metrics import append_missing_points
 from hopyard.replica.output_recorder import OutputRecorder
 from hopyard.replica.output_uploads import OutputUploader
 from hopyard.replica.prepare import RunPreparation, home_view
@@ -355,6 +356,7 @@ class Replica:
             self._state = replace(state, pid=os.getpid())
             self._write(self._state)
         kill_leftover_processes(self._folder, self._spec, state)
+        self._read_printed_metrics(ended=state is not None and state.exit is not None)
         if state is not None and state.exit is not None:
             return state.exit
         self._folder.create()
@@ -366,6 +368,15 @@ class Replica:
                 ExitKind.PREEMPTED, 137, f"{stop_order.reason}: {death_text} before it saved and exited"
             )
         return Exit(ExitKind.LOST, 1, f"lost: {death_text}")
+
+    def _read_printed_metrics(self, *, ended: bool) -> None:
+        """Reads the metrics of lines that the dead replica had not read."""
+        templates = self._spec.launch.metric_lines
+        if templates and (self._folder.shared_work is None or self._spec.node.local_rank == 0):
+            try:
+                append_missing_points(self._folder, templates, ended=ended)
+            except OSError as error:
+                self._unstored.queue_message(f"metrics of printed lines were not read: {error.strerror}")
 
     def _report_exit(self, exit: Exit) -> None:
         """Sends streams, checkpoints and outputs, then the exit. The exit is therefore the last message."""

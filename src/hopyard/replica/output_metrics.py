@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import struct
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from hopyard.domain.metric_line import MetricLine
+from hopyard.domain.metric_records import POINT, Point, pack_definition, pack_point, read_records, series_id
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
-from hopyard.private_files import open_below
+from hopyard.errors import IntegrityError
+from hopyard.private_files import open_below, read_below
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.tfevents import Scalar
 
 _BLOCK_BYTES = 1024 * 1024
 _MAX_LINE_BYTES = 64 * 1024  # of a longer line only the end counts
 _LINE_END = re.compile(rb"[\r\n]")
+_KEY = struct.Struct("<Qqd")  # of a point: series, step, value; NaN is equal to itself
+_MAX_STREAM_BYTES = 64 * 1024 * 1024
+PRINTED_STREAM = "tensorboard"
 
 
 class OutputMetrics:
@@ -74,3 +83,37 @@ class OutputMetrics:
             return os.stat(self._folder.root / "streams" / stream).st_size
         except OSError:
             return 0
+
+
+def append_missing_points(folder: ReplicaDir, templates: Sequence[str], *, ended: bool) -> None:
+    """Appends the points of printed lines that a dead replica had not read. Raises OSError.
+
+    A line counts as read if the stream has a point with its name, step and value. ended: whether the script
+    ended by itself, so that its last line is whole.
+    """
+    known: Counter[bytes] = Counter()
+    try:
+        data = read_below(folder.root, f"streams/{PRINTED_STREAM}", max_bytes=_MAX_STREAM_BYTES)
+    except FileNotFoundError:
+        data = b""
+    if len(data) == _MAX_STREAM_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    with suppress(IntegrityError):
+        known.update(
+            _KEY.pack(each.series, each.step, each.value)
+            for each in read_records(data, {})
+            if isinstance(each, Point)
+        )
+    printed = OutputMetrics(folder, templates)
+    if ended:
+        printed.end()
+    records: list[bytes] = []
+    for name, step, wall_time, value in printed.poll():
+        series = series_id(name)
+        key = _KEY.pack(series, step, value)
+        if known[key]:
+            known[key] -= 1
+        else:
+            records += [pack_definition(name), pack_point(POINT, series, step, wall_time, value)]
+    if records:
+        folder.append(PRINTED_STREAM, b"".join(records))

@@ -12,7 +12,7 @@ from pathlib import Path
 from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
 from hopyard.private_files import read_below
 from hopyard.replica import process_tree
-from hopyard.replica.output_metrics import OutputMetrics
+from hopyard.replica.output_metrics import PRINTED_STREAM, OutputMetrics
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles
@@ -116,7 +116,7 @@ class TensorBoardTail:
 
     def _flush(self, records: list[bytes]) -> None:
         if records:
-            self._folder.append("tensorboard", b"".join(records))
+            self._folder.append(PRINTED_STREAM, b"".join(records))
             records.clear()
 
     def _sources(self) -> Iterator[EventFiles | OutputMetrics]:

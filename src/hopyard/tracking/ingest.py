@@ -293,6 +293,8 @@ class StreamIngest:
             LiveRun(run, attempt, replace_metrics=True),
             await load_history(self._runs, self._streams, run),
         )
+        if history.visible_streams.attempts == (attempt,):
+            live.earlier = dict((await self._runs.latest_metrics([run]))[run])
         keys = await self._streams.list(run)
         for rank in sorted({key.rank for key in keys}):
             last_steps = live.initial_steps.setdefault(rank, {})

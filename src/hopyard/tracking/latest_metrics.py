@@ -28,6 +28,7 @@ class LatestMetrics:
         self._extremes: dict[int, list[Any]] = {}
         self._fed: dict[int, StepValue] = {}  # the newest points of the newest bytes
         self.is_damaged = False
+        self.first_step: int | None = None  # of the first point
 
     def feed(self, data: bytes) -> dict[str, tuple[int, float]]:
         """Returns the newest (step, value) of each metric that has a point in `data`."""
@@ -59,6 +60,8 @@ class LatestMetrics:
                 else step_after(last_steps[series] if series in last_steps else self._last_step(series))
             )
             last_steps[series] = step
+            if self.first_step is None:
+                self.first_step = step
             newest[series] = (step, value)
             known = extremes.get(series)
             if known is None:

@@ -46,13 +46,16 @@ class LiveRun:
 
     attempt: the attempt that reports; visible parts of earlier attempts count as well. initial_steps: by rank
     and name, the step of the newest visible point of earlier attempts. replace_metrics: the store may have
-    metrics that were rolled back.
+    metrics that were rolled back. earlier: the metrics of attempts after which the script started without a
+    checkpoint of Hopyard; those before the first step of this attempt remain.
     """
 
     run: RunId
     attempt: AttemptId | None = None
     initial_steps: dict[int, dict[str, int]] = field(default_factory=dict)
     replace_metrics: bool = False
+    earlier: dict[str, tuple[int, float]] = field(default_factory=dict)
+    first_step: int | None = None
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     # the rank whose values count, by metric: the lowest that reports it
     ranks: dict[str, int] = field(default_factory=dict)
@@ -78,6 +81,9 @@ class LiveRun:
         newest = reader.feed(data)
         extremes = reader.extremes() if self._has_one_attempt else {}
         changed = False
+        first_step = reader.first_step
+        if first_step is not None and (self.first_step is None or first_step < self.first_step):
+            self.first_step = first_step
         for name, point in newest.items():
             if self.ranks.get(name, rank) < rank or (
                 name not in self.latest and len(self.latest) >= NAMES_LIMIT
@@ -223,12 +229,24 @@ class LiveRun:
             or self._machine_env is not None
             or self._packages is not None
         )
-        return bool(pending or self.replace_metrics)
+        return bool(pending or self._is_replacing)
+
+    @property
+    def _is_replacing(self) -> bool:
+        """Whether the metrics in the store are to be replaced. Those of an attempt of which the script may
+        continue its own checkpoint remain until the first point."""
+        return self.replace_metrics and bool(self.latest or not self.earlier)
+
+    def _all_metrics(self) -> dict[str, tuple[int, float]]:
+        first = self.first_step
+        kept = {name: point for name, point in self.earlier.items() if first is None or point[0] < first}
+        return kept | self.latest
 
     async def write(self, runs: RunStore) -> None:
         """Writes changes to the store. After an error they are kept for the next time, unless a later attempt
         has begun."""
-        replace_all, self.replace_metrics = self.replace_metrics, False
+        replace_all = self._is_replacing
+        self.replace_metrics &= not replace_all
         metrics, self._metrics = self._metrics, {}
         summary, self._summary = self._summary, {}
         params, self._params = self._params, {}
@@ -251,7 +269,7 @@ class LiveRun:
             if summary:
                 await runs.record_summary(self.run, summary, attempt=self.attempt)
             if metrics or replace_all:
-                written = dict(self.latest) if replace_all else metrics
+                written = self._all_metrics() if replace_all else metrics
                 await runs.record_metrics(
                     self.run,
                     written,

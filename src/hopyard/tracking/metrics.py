@@ -6,21 +6,24 @@ import asyncio
 import re
 from array import array
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from hopyard.domain.ids import AttemptId
 from hopyard.domain.metric_records import NO_STEP, POINT_BYTES, read_point_blocks, step_after
 from hopyard.domain.name_pattern import compile_name_pattern
 from hopyard.domain.stream_limits import METRIC_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.downsampling import extreme_positions
+from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 4 * 1024 * 1024
 _MIN_READ_BYTES = (
     64 * 1024
 )  # up to so many are parsed on the event loop; more in a thread, so that other requests are served
+_FIRST_READ_BYTES = 64 * 1024  # definitions of over 60 names and the first point
 MAX_POINTS = 1_000_000  # of all series together
 _BYTES_PER_POINT, _BYTES_PER_RESPONSE_POINT = (
     24,
@@ -134,7 +137,7 @@ async def read_series(
     most about so many per series; each bucket keeps its minimum and maximum. All series are downsampled so
     that their total never exceeds MAX_POINTS.
     A script that resumes from its own checkpoint continues the curves of the attempt before: points before
-    the first step of the new attempt stay visible, as in TensorBoard.
+    the first step of the new attempt stay visible, as in TensorBoard. An attempt without points hides none.
     A point that was logged without a step gets the step after the previous one. A damaged stream is read up
     to the damage.
     """
@@ -156,15 +159,24 @@ async def read_series(
                         columns,
                         series_by_name,
                     )
+        first_steps = [
+            await _first_step(streams, keys, attempt, series_rank)
+            for attempt in history.visible_streams.attempts
+        ]
         for attempt in reversed(history.visible_streams.restarted_attempts):
-            earlier = _SeriesSelection(set(columns.series))
+            earlier = _SeriesSelection(requested, after, None, patterns)
             for stream in METRIC_STREAMS:
                 key = StreamKey(attempt, series_rank, stream)
                 if key in keys:
                     length = history.visible_streams.visible_length_of(attempt, series_rank, stream)
                     await _merge_stream(streams, key, length, earlier, series_by_name)
+            end = min((step for step in first_steps if step is not None), default=None)
             for name, series in earlier.series.items():
-                _prepend_earlier(columns.series[name], series)
+                later = columns.series.setdefault(name, Series())
+                _prepend_earlier(later, series, later.steps[0] if later.steps else end)
+                if not later.steps:
+                    del columns.series[name]
+            first_steps.append(await _first_step(streams, keys, attempt, series_rank))
         for name, series in columns.series.items():
             series_by_name.setdefault(name, series)
     selected = dict(sorted(series_by_name.items())[:limit])
@@ -172,11 +184,23 @@ async def read_series(
     return selected
 
 
-def _prepend_earlier(series: Series, earlier: Series) -> None:
-    """Adds the points of an earlier attempt that are before the first step of the series."""
-    if not series.steps:
-        return
-    kept = [position for position, step in enumerate(earlier.steps) if step < series.steps[0]]
+async def _first_step(
+    streams: Streams, keys: Collection[StreamKey], attempt: AttemptId, rank: int
+) -> int | None:
+    """Returns the step of the first point of an attempt; None without points."""
+    steps: list[int] = []
+    for stream in METRIC_STREAMS:
+        key = StreamKey(attempt, rank, stream)
+        if key in keys:
+            first = LatestMetrics()
+            first.feed(await streams.read(key, 0, _FIRST_READ_BYTES))
+            steps += [] if first.first_step is None else [first.first_step]
+    return min(steps, default=None)
+
+
+def _prepend_earlier(series: Series, earlier: Series, end: int | None) -> None:
+    """Adds the points of an earlier attempt that are before the step `end`; None adds all."""
+    kept = [position for position, step in enumerate(earlier.steps) if end is None or step < end]
     if kept:
         series.steps = array("q", [earlier.steps[position] for position in kept]) + series.steps
         series.values = array("d", [earlier.values[position] for position in kept]) + series.values
