@@ -11,7 +11,10 @@ from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.replica.failure_reason import abort_reason, failure_reason
 
 _FULL_DISK_BYTES = 64 * 1024  # less than a traceback needs
-_NODE_OUT_OF_MEMORY = "; the node ran out of memory: request memory with `--memory` to get a node with enough"
+_NODE_OUT_OF_MEMORY = (
+    "; the kernel killed processes of this node for lack of memory in these seconds: request memory with "
+    "`--memory` to get a node with enough"
+)
 _CHILD_KILLED = re.compile(r"SIGKILL|killed by signal|terminated abruptly|exit(?:code|ed)? -9\b|signal 9\b")
 TIME_LIMIT_CODE = 124  # as timeout(1) uses it
 

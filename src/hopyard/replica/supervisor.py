@@ -20,6 +20,7 @@ from hopyard.replica.replica_log import log
 from hopyard.replica.resource_limits import MemoryLimit, ReplicaCgroups
 from hopyard.replica.termination import Termination
 
+_KILLS_INTERVAL_S = 5.0
 # actions due this soon run together with those due now: a wake-up takes longer than most of them
 _COALESCE_WINDOW_S = 0.05
 _SAFE_POINT_POLL_INTERVAL_S = 0.25  # how often a script on its way to a safe point is checked
@@ -81,6 +82,22 @@ class PeriodicAction:
             self.due_at = now + 5.0
 
 
+class _MemoryCounter:
+    """Whether the kernel killed processes of this node for lack of memory in the last seconds. Its counter
+    has those of all runs, so that a kill long before explains nothing."""
+
+    def __init__(self, now: float) -> None:
+        self._earlier = self._newest = (now, read_node_oom_kills())
+
+    def sample(self, now: float) -> None:
+        """Reads the counter at most every few seconds."""
+        if now - self._newest[0] >= _KILLS_INTERVAL_S:
+            self._earlier, self._newest = self._newest, (now, read_node_oom_kills())
+
+    def any(self) -> bool:
+        return read_node_oom_kills() > self._earlier[1]
+
+
 @dataclass(slots=True)
 class Supervisor:
     """Watches one process until it and all its descendants have ended.
@@ -110,7 +127,7 @@ class Supervisor:
     def run(self) -> Exit:
         """Returns when the process and all its descendants have ended."""
         started_at, termination = time.monotonic(), self._termination
-        node_kills = read_node_oom_kills()
+        node_kills = _MemoryCounter(started_at)
         limit_s = math.inf if self.time_limit_s is None else self.time_limit_s
         limit_at, notice_at = (
             started_at + limit_s,
@@ -119,6 +136,7 @@ class Supervisor:
         memory_at = started_at + self.memory.check_after_s
         while not self._reap():
             now = time.monotonic()
+            node_kills.sample(now)
             self._poll_stop_order(now)
             if now >= memory_at:
                 self._check_memory(now)
@@ -144,7 +162,7 @@ class Supervisor:
         if over_memory:
             return Exit(ExitKind.OUT_OF_MEMORY, 137, self.memory.explain(peak))
         assert self._status is not None
-        return termination.exit(self._status, node_out_of_memory=read_node_oom_kills() > node_kills)
+        return termination.exit(self._status, node_out_of_memory=node_kills.any())
 
     def _reap(self) -> bool:
         """Reaps every child that ended, including orphans of the user's process. Returns whether the user's
