@@ -23,6 +23,18 @@ from hopyard.domain.checkpoint_names import saved_file_patterns
         ("BackupAndRestore(backup_dir='backup/')", ("backup",)),
         ("pickle.load(f)\nwith open('q.pkl', 'wb') as f:\n    pickle.dump(table, f)", ("q.pkl",)),
         ("pickle.dump(results, open('results.pkl', 'wb'))", ()),
+        (
+            "with open('log.csv', 'w') as f:\n    f.write(x)\nwith open('data.pkl', 'rb') as f:\n"
+            "    data = pickle.load(f)\nwith open('state.pkl', 'rb') as f:\n    state = pickle.load(f)\n"
+            "with open('state.pkl', 'wb') as f:\n    pickle.dump(state, f)\n"
+            "f = open('curve.pkl', 'wb')\npickle.dump(curve, f)",
+            ("state.pkl",),
+        ),
+        (
+            "f = open('notes.txt', 'w')\nf = open('q-1.pkl', 'wb')\npickle.dump(q, f)\n"
+            "f = open('later.txt')\nq = pickle.load(open(f'q-{n}.pkl', 'rb'))",
+            ("q-1.pkl",),
+        ),
         ("self.save_checkpoint('latest.tar')", ("latest.tar",)),
         ("torch.save(x, name)", ()),
         ("model.save('x.h5')", ()),

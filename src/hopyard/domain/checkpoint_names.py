@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 # functions that save a checkpoint, by their whole or last name, with the position and the keyword of the path
 _SAVING_FUNCTIONS = {
@@ -17,38 +18,84 @@ _SAVING_FUNCTIONS = {
     "ModelCheckpoint": (0, "filepath"),  # of Keras
     "BackupAndRestore": (0, "backup_dir"),
 }
-# those that also write results; they count in a script that loads such files
-_PAIRED_FUNCTIONS = {"pickle.dump": ((1, "file"), "pickle.load")}
+# those that also write results; a file of theirs counts in a script that loads it
+_PAIRED_FUNCTIONS = {"pickle.dump": (1, "file")}
+_LOADING_FUNCTIONS = {"pickle.load": (0, "file")}
 _MAX_PATTERNS = 32
 _MIN_FIXED_CHARACTERS = 3  # of a pattern: `*.pt` is one, `*` and `*_` would keep nearly all files
 
 
 def saved_file_patterns(source: str) -> tuple[str, ...]:
     """Returns patterns of file names, as in `RunSpec.checkpoint_files`; none for a source with an error."""
-    functions = dict(_SAVING_FUNCTIONS)
-    functions |= {name: place for name, (place, other) in _PAIRED_FUNCTIONS.items() if other in source}
-    if not any(name.rpartition(".")[2] in source for name in functions):
+    if not any(name.rpartition(".")[2] in source for name in (*_SAVING_FUNCTIONS, *_PAIRED_FUNCTIONS)):
         return ()
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return ()
     assigned = _assigned_paths(tree)
+    loaded = [name for names in _file_names(tree, _LOADING_FUNCTIONS, assigned) for name in names]
     patterns: dict[str, None] = {}
-    for node in ast.walk(tree):
-        path = _saved_path(node, functions)
-        candidates = assigned.get(path.id, [path]) if isinstance(path, ast.Name) else [path] if path else []
-        for candidate in candidates:
-            name = _path_pattern(candidate, assigned).rstrip("/").rpartition("/")[2]
-            if len(name.replace("*", "")) >= _MIN_FIXED_CHARACTERS:
-                patterns[name] = None
+    for names in _file_names(tree, _SAVING_FUNCTIONS, assigned):
+        patterns.update(dict.fromkeys(filter(_is_specific, names)))
+    for names in _file_names(tree, _PAIRED_FUNCTIONS, assigned):
+        own = [name for name in names if _is_specific(name) and _is_among(name, loaded)]
+        patterns.update(dict.fromkeys(own))
     return tuple(patterns)[:_MAX_PATTERNS]
 
 
-def _saved_path(node: ast.AST, functions: Mapping[str, tuple[int, str]]) -> ast.expr | None:
-    """Returns the argument of a saving call that is the path."""
-    if not isinstance(node, ast.Call):
-        return None
+def _file_names(
+    tree: ast.AST, functions: Mapping[str, tuple[int, str]], assigned: Mapping[str, Sequence[ast.expr]]
+) -> Iterator[list[str]]:
+    """Yields the patterns of the file names that each call of these functions may have."""
+    for call, bound in _calls(tree):
+        path = _path_argument(call, functions)
+        if path is None:
+            continue
+        candidates: Sequence[ast.expr] = [path]
+        if isinstance(path, ast.Name):
+            candidates = [bound[path.id]] if path.id in bound else _values_before(call, path.id, assigned)
+        texts = [_path_pattern(candidate, assigned) for candidate in candidates or [path]]
+        yield [text.rstrip("/").rpartition("/")[2] for text in texts]
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, Mapping[str, ast.expr]]]:
+    """Yields the calls, each with the values of the names that a `with` around it binds."""
+    stack: list[tuple[ast.AST, Mapping[str, ast.expr]]] = [(tree, {})]
+    while stack:
+        node, bound = stack.pop()
+        if isinstance(node, ast.Call):
+            yield node, bound
+        if isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                if isinstance(item.optional_vars, ast.Name):
+                    bound = {**bound, item.optional_vars.id: item.context_expr}
+        stack += [(child, bound) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def _values_before(
+    call: ast.Call, name: str, assigned: Mapping[str, Sequence[ast.expr]]
+) -> Sequence[ast.expr]:
+    """Returns the values that the name may have at the call: of opened files only the newest one."""
+    values = assigned.get(name, ())
+    opened = [value for value in values if isinstance(value, ast.Call) and ast.unparse(value.func) == "open"]
+    before = [value for value in opened if value.lineno <= call.lineno]
+    return [max(before, key=lambda value: value.lineno)] if before else values
+
+
+def _is_specific(name: str) -> bool:
+    return len(name.replace("*", "")) >= _MIN_FIXED_CHARACTERS
+
+
+def _is_among(name: str, loaded: Sequence[str]) -> bool:
+    """Returns whether the script loads such a file, or one with a name that only the run knows."""
+    return any(
+        not _is_specific(other) or fnmatchcase(name, other) or fnmatchcase(other, name) for other in loaded
+    )
+
+
+def _path_argument(node: ast.Call, functions: Mapping[str, tuple[int, str]]) -> ast.expr | None:
+    """Returns the argument of the call that is the path."""
     name = ast.unparse(node.func)
     place = functions.get(name, functions.get(name.rpartition(".")[2]))
     if place is None:
@@ -60,14 +107,12 @@ def _saved_path(node: ast.AST, functions: Mapping[str, tuple[int, str]]) -> ast.
 
 
 def _assigned_paths(tree: ast.AST) -> dict[str, list[ast.expr]]:
-    """Returns the values that the file assigns to each name, also by `with open(…) as name`. A value that
-    contains the name, such as `out = join(folder, out)`, is left out."""
+    """Returns the values that the file assigns to each name. A value that contains the name, such as
+    `out = join(folder, out)`, is left out."""
     assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             pairs = [(target, node.value) for target in node.targets]
-        elif isinstance(node, ast.With):
-            pairs = [(item.optional_vars, item.context_expr) for item in node.items if item.optional_vars]
         else:
             continue
         for target, value in pairs:
