@@ -14,10 +14,18 @@ class SampledRun:
     def get_run_system(self, run: str, *, max_points: int | None = None) -> dict[str, Any]:
         gpu = {"index": 1, "utilisation_percent": 50.0, "memory_bytes": 2**31}
         disk = {"read_bytes_per_s": 0.0, "write_bytes_per_s": 2.0**20}
+        disk |= {"host_received_bytes_per_s": 1024.0, "host_sent_bytes_per_s": 0.0}
         return {
             "samples": [
                 {"rank": 0, "t": 10.0, "cpu_percent": 100.0, "memory_bytes": 2**30, "gpus": [gpu]},
-                {"rank": 1, "t": 10.5, "cpu_percent": None, "memory_bytes": 2**20, "gpus": [], **disk},
+                {
+                    "rank": 1,
+                    "t": 10.5,
+                    "cpu_percent": None,
+                    "memory_bytes": 2**20,
+                    "gpus": [],
+                    **disk,
+                },
                 {"rank": 0, "t": 12.1, "cpu_percent": 300.0, "memory_bytes": 3 * 2**30, "gpus": [gpu]},
             ]
         }
@@ -42,6 +50,7 @@ def test_summary_has_mean_and_peak() -> None:
         ),
         (
             "rank 1: memory 1.0 MiB, peak 1.0 MiB; disk read 0 B/s, peak 0 B/s; "
-            "disk write 1.0 MiB/s, peak 1.0 MiB/s"
+            "disk write 1.0 MiB/s, peak 1.0 MiB/s; "
+            "host network in 1.0 KiB/s, peak 1.0 KiB/s; host network out 0 B/s, peak 0 B/s"
         ),
     ]

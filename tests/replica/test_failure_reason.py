@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,40 @@ _JULIA = "ERROR: LoadError: no column y\nStacktrace:\n [1] error(s::String)\n   
 def test_reason_is_the_exception(tmp_path: Path, output: str, reason: str) -> None:
     (tmp_path / "stderr").write_text(output)
     assert failure_reason(tmp_path / "stderr", tmp_path / "stdout") == reason
+
+
+def test_text_of_exit_precedes_an_exception_that_was_handled(tmp_path: Path) -> None:
+    script = """
+import sys, traceback
+from hopyard.sdk.startup.exit_texts import watch_exits
+watch_exits()
+try:
+    sys.exit("not this text")
+except SystemExit:
+    pass
+try:
+    raise ValueError("handled")
+except ValueError:
+    traceback.print_exc()
+MORE
+sys.exit("no data in data/train\\nrun the download first")
+"""
+    stderr = tmp_path / "stderr"
+    for more, reason in (
+        ("", "no data in data/train run the download first"),
+        ("raise KeyError('x')", "KeyError: 'x'"),
+    ):
+        with stderr.open("w") as output:
+            subprocess.run(
+                [sys.executable, "-c", script.replace("MORE", more)],
+                stderr=output,
+                check=False,
+                env={**os.environ, "HOPYARD_REPLICA_DIR": str(tmp_path)},
+            )
+        with stderr.open("a") as output:
+            output.write("wandb: Find logs at: ./wandb\n")
+        text = (tmp_path / "exit_text").read_text()
+        assert failure_reason(stderr, tmp_path / "stdout", exit_text=text) == reason
 
 
 def test_exception_on_stdout_is_found_if_stderr_is_empty(tmp_path: Path) -> None:

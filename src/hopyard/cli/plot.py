@@ -112,7 +112,8 @@ def plot(
     """Draw METRICs of RUN, by default of the newest run; by default all metrics. `*` stands for any text.
 
     Metrics that differ only in train, val or test share a chart. `sys/*` is the resource usage: sys/cpu,
-    sys/memory, sys/disk_read, sys/disk_write, sys/gpu0, sys/gpu0_memory.
+    sys/memory, sys/disk_read, sys/disk_write, sys/host_network_in, sys/host_network_out, sys/gpu0,
+    sys/gpu0_memory.
     """
     from hopyard.api_client.local_server import connect
 

@@ -22,7 +22,7 @@ _REFERENCE = re.compile(rf"\{{(\{{dataset:{_NAME}\}})\}}|\$?\{{dataset:({_NAME})
 # names of files of the replica beside the working folder
 _RESERVED_NAMES = frozenset(
     {
-        "checkpoints", "ended", "event_files", "folders.lock", "folders.ready", "lock", "orphan",
+        "checkpoints", "ended", "event_files", "exit_text", "folders.lock", "folders.ready", "lock", "orphan",
         "param-reads", "replica.log", "reports", "restore", "restored", "run", "run-folder.json",
         "spec.json", "status.json", "stop", "streams", "study.json", "token", "work",
     }

@@ -20,15 +20,21 @@ TIME_LIMIT_CODE = 124  # as timeout(1) uses it
 
 
 def exit_from_status(
-    status: int, stdout: Path, stderr: Path, *, node_out_of_memory: bool = False, disk_full: bool = False
+    status: int,
+    stdout: Path,
+    stderr: Path,
+    *,
+    exit_text: str = "",
+    node_out_of_memory: bool = False,
+    disk_full: bool = False,
 ) -> Exit:
-    """Returns the exit for a wait status. disk_full: whether the disk of `stderr` was full when the process
-    ended, so that it could not write its error."""
+    """Returns the exit for a wait status. exit_text: what the script passed to `sys.exit`. disk_full: whether
+    the disk of `stderr` was full when the process ended, so that it could not write its error."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
-        error_line = failure_reason(stderr, stdout)
+        error_line = failure_reason(stderr, stdout, exit_text=exit_text)
         return Exit(
             ExitKind.EXIT_CODE,
             code,

@@ -66,14 +66,29 @@ _ABORT_REASON = re.compile(
 )
 
 
-def failure_reason(stderr: Path, stdout: Path) -> str:
+def failure_reason(stderr: Path, stdout: Path, *, exit_text: str = "") -> str:
     """Returns the exception that ended a program, shortened: of Python, or of several other languages.
 
-    Without an exception, returns the last line of stderr; "" without output.
+    Without an exception, returns the last line of stderr; "" without output. exit_text: what the program
+    passed to `sys.exit`. If stderr has it below every exception, it is the reason.
     """
     lines = _read_tail(stderr)
-    error = _find_error(lines) or _last_message(lines) or _find_error(_read_tail(stdout))
+    error = (
+        _printed_exit_text(lines, exit_text)
+        or _find_error(lines)
+        or _last_message(lines)
+        or _find_error(_read_tail(stdout))
+    )
     return _shorten(error)
+
+
+def _printed_exit_text(lines: Sequence[str], exit_text: str) -> str:
+    texts = [line for line in map(_clean, exit_text.split("\n")) if line.strip()]
+    positions = [at for at, line in enumerate(lines) if texts and line == texts[-1]]
+    error = _last_error(lines)
+    if not positions or (error is not None and error[0] > positions[-1]):
+        return ""
+    return " ".join(text.strip() for text in texts)
 
 
 def abort_reason(stderr: Path) -> str:
@@ -97,19 +112,29 @@ def _read_tail(file: Path) -> list[str]:
     text = _CONTROL_SEQUENCE.sub(
         "", tail.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode(errors="replace")
     )
-    return ["".join(c for c in line if c.isprintable() or c == "\t").rstrip() for line in text.split("\n")]
+    return [_clean(line) for line in text.split("\n")]
+
+
+def _clean(line: str) -> str:
+    return "".join(c for c in line if c.isprintable() or c == "\t").rstrip()
 
 
 def _find_error(lines: Sequence[str]) -> str:
+    found = _last_error(lines)
+    if found is None:
+        return ""
+    position, error = found
+    later = sum(1 for line in lines[position + 1 :] if line.strip())
+    return error if later <= _MAX_LINES_AFTER else ""
+
+
+def _last_error(lines: Sequence[str]) -> tuple[int, str] | None:
+    """Returns the last error, and the position of its line."""
     finders: tuple[Callable[[Sequence[str]], tuple[int, str] | None], ...] = (
         _find_exception, _find_foreign_error,
     )  # fmt: skip
     found = [result for find in finders if (result := find(lines)) is not None]
-    if not found:
-        return ""
-    position, error = max(found)
-    later = sum(1 for line in lines[position + 1 :] if line.strip())
-    return error if later <= _MAX_LINES_AFTER else ""
+    return max(found, default=None)
 
 
 def _find_exception(lines: Sequence[str]) -> tuple[int, str] | None:

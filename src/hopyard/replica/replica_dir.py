@@ -61,6 +61,7 @@ _decode_state = msgspec.json.Decoder(ReplicaState).decode
 _decode_stop = msgspec.json.Decoder(StopOrder).decode
 _decode_safe_point_exit = msgspec.json.Decoder(SafePointExit).decode
 _RESERVED_BYTES = 64 * 1024
+_EXIT_TEXT_FILE = "exit_text"  # `sdk.startup.exit_texts` writes it
 LOCK_TIMEOUT_S = 0.5  # the engine probes a lock by taking it for a moment, which does not count as held
 
 
@@ -119,6 +120,13 @@ class ReplicaDir:
         too."""
         with suppress(OSError):
             reserve_file_space(self.root, STOP_FILE)
+
+    def read_exit_text(self) -> str:
+        """Returns the text that a process of the run passed to `sys.exit` last; "" if there is none."""
+        try:
+            return read_below(self.root, _EXIT_TEXT_FILE).decode(errors="replace")
+        except OSError:
+            return ""
 
     def read_spec(self) -> ReplicaSpec:
         """Reads the spec. In a home that was moved or copied, paths refer to the home that contains the

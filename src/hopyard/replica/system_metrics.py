@@ -1,4 +1,5 @@
-"""Samples a run's resource usage on its node: CPU, memory, disk, GPUs."""
+"""Samples a run's resource usage on its node: CPU, memory, disk, GPUs. The kernel counts the network per
+host, not per process: these samples are of all traffic of the network namespace that the run is in."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ class SystemMetrics:
         self._gpus = _Gpus(gpus) if gpus else None
         self._sampled_at, self._cpu, self._samples = time.monotonic(), 0, 0
         self._disk_bytes = 0, 0  # read and written so far
+        self._network_bytes = read_network_bytes()  # received and sent so far
 
     def write_sample(self) -> float:
         """Writes one sample; returns in how many seconds the next is due."""
@@ -39,6 +41,12 @@ class SystemMetrics:
             for total, before in zip(disk_bytes, self._disk_bytes, strict=True)
         )
         self._disk_bytes = disk_bytes
+        network_bytes = read_network_bytes()
+        received, sent = (
+            round(max(0, total - before) / elapsed_s)
+            for total, before in zip(network_bytes, self._network_bytes, strict=True)
+        )
+        self._network_bytes = network_bytes
         self._cpu, self._sampled_at, self._samples = cpu, now, self._samples + 1
         memory = self._groups.memory_bytes()
         if memory is None:
@@ -49,9 +57,33 @@ class SystemMetrics:
             memory_bytes=memory,
             read_bytes_per_s=read,
             write_bytes_per_s=written,
+            host_received_bytes_per_s=received,
+            host_sent_bytes_per_s=sent,
             gpus=[] if self._gpus is None else self._gpus.sample(),
         )
         return SAMPLE_INTERVAL_S if self._samples < _FREQUENT_SAMPLES else LATE_SAMPLE_INTERVAL_S
+
+
+def read_network_bytes(file: str = "/proc/net/dev") -> tuple[int, int]:
+    """Returns the bytes that all interfaces but the loopback received and sent since the boot; zeros if they
+    cannot be read.
+
+    Virtual interfaces of containers and bridges repeat the traffic of a physical one. So they count only
+    where there is no physical one, as in a container.
+    """
+    try:
+        with open(file, encoding="ascii", errors="replace") as lines:
+            counters = [line.partition(":")[::2] for line in lines if ":" in line]
+    except OSError:
+        return 0, 0
+    amounts = {
+        name.strip(): (int(fields[0]), int(fields[8]))
+        for name, text in counters
+        if len(fields := text.split()) > 8 and name.strip() != "lo"
+    }
+    physical = [name for name in amounts if os.path.exists(f"/sys/class/net/{name}/device")]
+    counted = [amounts[name] for name in physical or amounts]
+    return sum(received for received, _ in counted), sum(sent for _, sent in counted)
 
 
 class _Gpus:

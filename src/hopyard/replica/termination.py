@@ -122,6 +122,7 @@ class Termination:
             status,
             self.folder.streams / "stdout",
             self.folder.streams / "stderr",
+            exit_text=self.folder.read_exit_text(),
             node_out_of_memory=node_out_of_memory,
             disk_full=self._disk_full,
         )

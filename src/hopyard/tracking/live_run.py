@@ -319,6 +319,8 @@ def parse_sample(line: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
         "memory_bytes": to_int64(line.get("memory_bytes")) or 0,
         "read_bytes_per_s": to_number(line.get("read_bytes_per_s")),
         "write_bytes_per_s": to_number(line.get("write_bytes_per_s")),
+        "host_received_bytes_per_s": to_number(line.get("host_received_bytes_per_s")),
+        "host_sent_bytes_per_s": to_number(line.get("host_sent_bytes_per_s")),
         "gpus": [
             {
                 "index": to_int64(gpu.get("index")) or 0,

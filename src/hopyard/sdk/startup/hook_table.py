@@ -44,9 +44,11 @@ PARAM_HOOKS: dict[str, tuple[str, ...]] = {
 
 def activate_hooks() -> None:
     """Registers all hooks. It costs no import of a library."""
+    from .exit_texts import watch_exits
     from .package_versions import report_packages
 
     call_guarded("packages", report_packages)
+    call_guarded("sys.exit", watch_exits)
     origin, copy = os.environ.get("HOPYARD_CODE_ORIGIN"), os.environ.get("HOPYARD_CODE_COPY")
     if origin and copy:
         from .packed_sources import use_packed_sources

@@ -138,7 +138,8 @@ class GpuOut(Struct, frozen=True):
 
 
 class SampleOut(Struct, frozen=True):
-    """read_bytes_per_s, write_bytes_per_s: of disks; null in samples of older replicas."""
+    """read_bytes_per_s, write_bytes_per_s: of disks. host_received_bytes_per_s, host_sent_bytes_per_s: over
+    the network, by all processes of the host or container. All are null in samples of older replicas."""
 
     t: float
     rank: int
@@ -147,6 +148,8 @@ class SampleOut(Struct, frozen=True):
     gpus: list[GpuOut]
     read_bytes_per_s: float | None = None
     write_bytes_per_s: float | None = None
+    host_received_bytes_per_s: float | None = None
+    host_sent_bytes_per_s: float | None = None
 
 
 class SystemOut(Struct, frozen=True):
