@@ -127,6 +127,7 @@ class BeginningIn(TypedDict):
     study: str
     trial: str
     value: float
+    visited: NotRequired[Sequence[int]]
 
 
 class BlobsOut(TypedDict):
@@ -169,35 +170,13 @@ class ChangeOut(TypedDict):
     queue: str | None
 
 
-class Checkpoint(TypedDict):
-    """A checkpoint of a run at `step`. offsets: the length of each of the saving replica's streams at
-    that time; a resume rolls back everything after it. kept: exempt from clean-up (best of a leaderboard,
-    or requested). damaged: it cannot be read, and is not used. best_by: the metric by which the script
-    chooses the best checkpoint: "max:val_acc" as requested, "val_acc" as derived from its results, "" for
-    none. best: it has the best value of the run; set in listings only."""
-
-    attempt: str
-    best: NotRequired[bool]
-    best_by: NotRequired[str]
-    created_at: str
-    damaged: NotRequired[bool]
-    kept: NotRequired[bool]
-    manifest: str
-    metrics: NotRequired[dict[str, float]]
-    offsets: NotRequired[dict[str, int]]
-    rank: int
-    run: str
-    size_bytes: int
-    step: int
-
-
 class CheckpointIn(TypedDict):
     attempt: NotRequired[str | None]
     best_by: NotRequired[str]
     created_at: NotRequired[str | None]
     kept: NotRequired[bool]
     manifest: str
-    metrics: NotRequired[Mapping[str, float | None]]
+    metrics: NotRequired[Mapping[str, float | Literal["-Infinity", "Infinity", "NaN"] | None]]
     offsets: NotRequired[Mapping[str, int]]
     rank: int
     run: NotRequired[str | None]
@@ -205,10 +184,33 @@ class CheckpointIn(TypedDict):
     step: int
 
 
+class CheckpointOut(TypedDict):
+    """A checkpoint of a run at `step`. metrics: values that are not finite are `"NaN"`, `"Infinity"` and
+    `"-Infinity"`. offsets: the length of each of the saving replica's streams at that time; a resume
+    rolls back everything after it. kept: exempt from clean-up (best of a leaderboard, or requested).
+    damaged: it cannot be read, and is not used. best_by: the metric by which the script chooses the best
+    checkpoint: "max:val_acc" as requested, "val_acc" as derived from its results, "" for none. best: it
+    has the best value of the run; set in listings only."""
+
+    attempt: str
+    best: bool
+    best_by: str
+    created_at: str
+    damaged: bool
+    kept: bool
+    manifest: str
+    metrics: dict[str, float | Literal["-Infinity", "Infinity", "NaN"]]
+    offsets: dict[str, int]
+    rank: int
+    run: str
+    size_bytes: int
+    step: int
+
+
 class CheckpointsOut(TypedDict):
     """In the order in which they were saved. next: `after` of the next page; null at the end."""
 
-    checkpoints: list[Checkpoint]
+    checkpoints: list[CheckpointOut]
     next: str | None
 
 
@@ -566,6 +568,7 @@ class MissingOut(TypedDict):
 class MopIn(TypedDict):
     dataset: str
     deterministic: NotRequired[bool]
+    evaluate_every: NotRequired[int]
     hybrid: NotRequired[bool]
     order: NotRequired[Literal["fixed", "free"]]
     partitions: PartitionPlanIn
@@ -1124,10 +1127,14 @@ class RunsOut(TypedDict):
 
 
 class SampleOut(TypedDict):
-    """read_bytes_per_s, write_bytes_per_s: of disks; null in samples of older replicas."""
+    """read_bytes_per_s, write_bytes_per_s: of disks. host_received_bytes_per_s, host_sent_bytes_per_s:
+    over the network, by all processes of the host or container. All are null in samples of older
+    replicas."""
 
     cpu_percent: float | None
     gpus: list[GpuOut]
+    host_received_bytes_per_s: NotRequired[float | None]
+    host_sent_bytes_per_s: NotRequired[float | None]
     memory_bytes: int
     rank: int
     read_bytes_per_s: NotRequired[float | None]
