@@ -23,6 +23,7 @@ from hopyard.client.feedback import print_notice
 from hopyard.client.local_searcher import build_searcher
 from hopyard.client.param_forms import with_trial_format
 from hopyard.client.run_lookup import get_study_spec
+from hopyard.client.stop_trial import stop_trial
 from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.client.submit import submit_run
 from hopyard.config.search.search_file import search_from_mapping
@@ -135,9 +136,17 @@ class Study:
             raise StudyFailed(f"{self.name} {self.phase}: {reason}", hints=(f"hop logs {self.name}",))
         return self
 
-    def stop(self, *, grace_s: float = 10.0) -> Study:
-        """Stops the study and its trials."""
-        self._client.stop_run(self.id, {"grace_s": grace_s})
+    def stop(self, *, trial: int | str | None = None, grace_s: float = 10.0) -> Study:
+        """Stops the study and its trials.
+
+        trial: stops only this trial. Its values count, and it is no failure; the study continues. Raises
+        NotFound for an unknown trial, SpecError for one that does not train.
+        """
+        self.refresh()
+        if trial is None:
+            self._client.stop_run(self.id, {"grace_s": grace_s})
+        else:
+            stop_trial(self._client, self._run, self._find_trial(trial), grace_s=grace_s)
         return self.refresh()
 
     def resume(
@@ -147,19 +156,32 @@ class Study:
         folder: Path | str | None = None,
         queue: str | None = None,
         priority: int | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Sequence[str] = (),
+        trust: bool = False,
     ) -> Study:
         """Resumes a study that has ended, and returns the new run as a study.
 
         Only unfinished work is repeated. trials: the maximum number in all. folder: code that replaces the
-        study's. queue, priority: others than the study's. Raises Conflict if the study has not ended, or has
-        finished and no more trials are requested; SpecError if its searcher cannot propose more.
+        study's. queue, priority: others than the study's. env, secrets: changed variables, and names of
+        secrets, of the new run. trust: reads all of another user's states, as in `best_state`. Raises
+        Conflict if the study has not ended, or has finished and no more trials are requested; SpecError if
+        its searcher cannot propose more.
         """
         from hopyard.client.resume_study import resume_study
 
         code = None if folder is None else Path(folder).resolve()
         return Study(
             *resume_study(
-                self._client, self.refresh()._run, trials=trials, code=code, queue=queue, priority=priority
+                self._client,
+                self.refresh()._run,
+                trials=trials,
+                code=code,
+                queue=queue,
+                priority=priority,
+                env=env,
+                secrets=secrets,
+                trust=trust,
             )
         )
 
@@ -192,10 +214,28 @@ class Study:
 
     def trial(self, number: int | str) -> Trial:
         """Returns the trial with this number. Raises NotFound."""
+        return _trial_from_view(self._find_trial(number))
+
+    def schedule(self, number: int | str) -> list[dict[str, Any]]:
+        """Returns the parameters that the state of this trial was trained with, in order: of population based
+        training, the schedule that it has found. Each entry has `from_epoch`, `trial`, `params` and
+        `copied`, the trial that the state was copied from, or None. Raises NotFound."""
+        fields = trial_data(self._view, self._find_trial(number))
+        return list(fields["schedule"])
+
+    def gantt(self, epochs: tuple[int, int] | None = None) -> dict[str, Any]:
+        """Returns the trials on workers over time, as `hop search gantt --json` prints them, of a study with
+        `parallel: mop`. epochs: the first and the last, counted from 0."""
+        from hopyard.studies.view.gantt import as_data as chart_data
+        from hopyard.studies.view.gantt import gantt
+
+        return {"study": self.name, **chart_data(gantt(self._view, epochs=epochs))}
+
+    def _find_trial(self, number: int | str) -> TrialView:
         trial = self._view.trials.get(str(number))
         if trial is None:
             raise NotFound(f"{self.name} has no trial {number}")
-        return _trial_from_view(trial)
+        return trial
 
     def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
         """Returns the state of the best trial at its best epoch.

@@ -18,6 +18,7 @@ from hopyard.mop_runtime.driver import partition_assignment
 from hopyard.mop_runtime.driver.fork_state import fork_states
 from hopyard.mop_runtime.driver.journal_index import FinalState, JournalIndex, TrainingPosition
 from hopyard.mop_runtime.driver.resume_point import find_start_state, resume_trial
+from hopyard.mop_runtime.driver.retry_counts import RetryCause
 from hopyard.mop_runtime.driver.state_refs import StateRefs
 from hopyard.mop_runtime.driver.stragglers import StragglerDetector, max_unit_s
 from hopyard.mop_runtime.driver.units import DispatchedUnit
@@ -25,6 +26,7 @@ from hopyard.mop_runtime.driver.validation_metrics import weighted_means
 from hopyard.mop_runtime.driver.worker_registry import Timeouts, WorkerRegistry
 from hopyard.mop_runtime.messages import Hello, OpenPartitions, Ready, UnitFailure, to_head
 from hopyard.mop_runtime.transport.driver_server import ConnectionClosed, DriverServer, MessageReceived
+from hopyard.studies.journal import CONTINUED
 from hopyard.studies.trainer import TrialWork
 
 TRIAL = TrialId("0")
@@ -296,3 +298,17 @@ def test_group_unit_is_repeated_only_by_group() -> None:
         TrainingPosition(),
         (1, 0),
     )
+
+
+def test_repeated_units_are_counted_over_restarts_of_the_driver() -> None:
+    start = {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 3, "params": {}}
+    lost = {"kind": "retried", "trial": "0", "cause": "worker", "epoch": 1, "partitions": [0]}
+    failed = {"kind": "retried", "trial": "0", "cause": "error", "epoch": 0, "partitions": []}
+    restart = {"kind": "hopper", "start": 2}
+    index = JournalIndex.from_records([start, lost, failed, restart, lost, {**lost, "epoch": 2}], 2)
+    counts = index.retry_counts[TRIAL]
+    assert counts.by_unit[RetryCause.WORKER, (1, (PartitionId(0),))] == 2
+    assert counts.by_unit[RetryCause.WORKER, (2, (PartitionId(0),))] == 1
+    assert counts.errors == 1
+    assert not JournalIndex.from_records([start, lost, {"kind": CONTINUED}], 2).retry_counts
+    assert not JournalIndex.from_records([start, lost, {**start, "budget": 9}], 2).retry_counts

@@ -152,20 +152,26 @@ def test_trial_with_only_damaged_states_fails(tmp_path: Path) -> None:
 
 
 def test_trial_that_kills_its_workers_fails_with_its_states_lost(tmp_path: Path) -> None:
-    """Each time it went back to an older state, and how often a worker was lost was forgotten."""
+    """Each time it went back to an older state, and how often a worker was lost was forgotten; by a restarted
+    driver, too."""
     code = CODE.replace("import numpy as np", "import os, signal\nimport numpy as np").replace(
         '        state["visits"] += 1',
         '        state["visits"] += 1\n        if state["visits"] == 3:\n'
         "            os.kill(os.getpid(), signal.SIGKILL)",
     )
+    restarts: list[bool] = []
     with start_on_hosts(tmp_path, "", code=code, trials=TRIALS[:1]) as cluster:
 
         def is_over() -> bool:
+            if len(cluster.records_of_kind("retried")) == 2 and not restarts:
+                restarts.append(True)
+                cluster.kill_driver()
+                cluster.start_driver()
             if cluster.workers_by_name["w0"].poll() is not None:
                 cluster.start_worker("w0", memory=str(tmp_path / "memory-0"), host="")
             return bool(cluster.records_of_kind("fake-end"))
 
-        cluster.wait_until(is_over, 60)
+        cluster.wait_until(is_over, 240)
         assert "was lost 4 times in the same unit" in cluster.records_of_kind("fake-end")[0]["error"]
 
 

@@ -358,27 +358,18 @@ def stop_search(ref: str, trial: str | None, as_json: bool) -> None:
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.studies.show import find_trial, read_study
-    from hopyard.client.run_lookup import get_study_spec
+    from hopyard.client.stop_trial import stop_trial
 
     study, view = read_study(ref)
     client = connect()
     if trial is None:
         stopped = client.stop_run(study["id"], {})
     else:
-        selected = find_trial(study, view, trial)
-        if selected.state not in ("training", "paused"):
-            raise SpecError(f"trial {trial} of {study['name']} does not train: it is {selected.state}")
-        if get_study_spec(study)["parallel"] == "mop":
-            stopped = client.stop_run(study["id"], {"trial": selected.id})
-            if not as_json:
-                console.print_line(f"{stopped['name']}  trial {selected.id} stops, the study continues")
-                return
-        elif selected.run:
-            stopped = client.stop_run(selected.run, {})
-        else:
-            raise SpecError(f"trial {trial} of {study['name']} has no run yet")
+        stopped = stop_trial(client, study, find_trial(study, view, trial))
     if as_json:
         console.print_json(stopped)
+    elif trial is not None and stopped["id"] == study["id"]:
+        console.print_line(f"{stopped['name']}  trial {trial} stops, the study continues")
     else:
         console.print_line(f"{stopped['name']}  {stopped['phase']}")
 

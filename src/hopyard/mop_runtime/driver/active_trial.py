@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,9 +19,7 @@ class ActiveTrial:
     schedule: when it is evaluated. Steps and the budget are in its units. state: the newest state, at
     `position`. report_states: the state at each report, by step, from the last reported one on.
     reported_step: the last step that was reported. replay_order: the partitions to visit next, so that lost
-    hops are repeated in their order. worker_losses: how often the worker of a unit was lost, by epoch and
-    partitions. missing_state_counts: how often no worker had the start state of a unit, likewise.
-    error_count: how often its code has failed.
+    hops are repeated in their order.
     """
 
     schedule: ReportSchedule
@@ -34,9 +31,6 @@ class ActiveTrial:
     position: TrainingPosition
     report_states: dict[int, str] = field(default_factory=dict)
     replay_order: tuple[PartitionId, ...] = ()
-    worker_losses: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
-    missing_state_counts: Counter[tuple[int, tuple[PartitionId, ...]]] = field(default_factory=Counter)
-    error_count: int = 0
     has_reached_budget: bool = False
 
     @property

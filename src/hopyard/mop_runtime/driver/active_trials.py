@@ -20,6 +20,7 @@ from hopyard.mop_runtime.driver.journal_index import TrainingPosition
 from hopyard.mop_runtime.driver.journal_writer import MopJournal
 from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
 from hopyard.mop_runtime.driver.resume_point import find_start_state, resume_trial
+from hopyard.mop_runtime.driver.retry_counts import RetryCause
 from hopyard.mop_runtime.driver.state_locations import StateLocations
 from hopyard.mop_runtime.driver.worker_registry import WorkerRegistry
 from hopyard.studies.code_reads import MAX_UNREAD_TRIALS, trainable_reads
@@ -269,13 +270,13 @@ class ActiveTrials:
 
     def retry_after_error(self, trial: TrialId, error: str, *, limit: int) -> bool:
         """Counts an error of the trial's code. Returns whether its unit is repeated."""
-        training = self._by_id.get(trial)
-        if training is None or training.error_count >= limit:
+        counts = self._journal.index.retry_counts.get(trial)
+        if trial not in self._by_id or (0 if counts is None else counts.errors) >= limit:
             return False
-        training.error_count += 1
+        number = self._journal.record_retry(trial, RetryCause.ERROR)
         self._context.log_message(
             f"trial {trial} failed: {error.strip().splitlines()[-1] if error.strip() else 'no reason'}; "
-            f"retry {training.error_count} of {limit}"
+            f"retry {number} of {limit}"
         )
         return True
 
@@ -295,13 +296,6 @@ class ActiveTrials:
             )
             self.start(
                 TrialWork(trial, training.params, training.budget, training.reported_step, is_resumed=True)
-            )
-            # otherwise it could be rolled back for ever
-            resumed = self._by_id[trial]
-            resumed.worker_losses, resumed.missing_state_counts, resumed.error_count = (
-                training.worker_losses,
-                training.missing_state_counts,
-                training.error_count,
             )
 
     def roll_back_unavailable(self) -> None:

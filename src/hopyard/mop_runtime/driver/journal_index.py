@@ -8,7 +8,9 @@ from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.mop.report_schedule import ReportSchedule
+from hopyard.mop_runtime.driver.retry_counts import RetryCause, RetryCounts
 from hopyard.mop_runtime.driver.validation_metrics import weighted_mean, weighted_means
+from hopyard.studies.journal import CONTINUED
 
 JournalRecord = Mapping[str, Any]
 INITIAL_STATE = ""  # the state of a trial that has not begun
@@ -70,7 +72,7 @@ PartitionResult = tuple[Mapping[str, float], int]  # metrics, rows
 
 class JournalIndex:
     """Built from the records of kinds `hop`, `read`, `named`, `evaluated`, `measured`, `begun`, `again`,
-    `left`, `best`, `worker`, `hopper` and `study`, which are applied as they are written.
+    `left`, `best`, `retried`, `worker`, `hopper` and `study`, which are applied as they are written.
 
     initial_state: the start state of every trial, and its epochs: none, unless this study is a fork.
     final_states: by trial, the state that is kept of an ended trial, to resume from or to be copied.
@@ -99,6 +101,7 @@ class JournalIndex:
         self.active_workers: set[str] = set()  # workers of this attempt that joined and were not lost
         self.digests: dict[str, str] = {}
         self.read_params: set[str] = set()  # that the user's code has read, of any trial
+        self.retry_counts: dict[TrialId, RetryCounts] = {}  # since the start of the trial
         self.hop_count = 0
         self.driver_starts = 0
         self._attempt: object = None
@@ -142,6 +145,7 @@ class JournalIndex:
                 )
                 self.latest_states[trial] = str(record["state"])
                 self.replay_orders.pop(trial, None)
+                self.retry_counts.pop(trial, None)
                 self.final_states.pop(trial, None)
             case "again":
                 trial = TrialId(str(record["trial"]))
@@ -152,6 +156,12 @@ class JournalIndex:
                 self.final_states.pop(trial, None)
                 if record["state"]:
                     self.final_states[trial] = FinalState(str(record["state"]), int(record["epoch"]))
+            case "retried":
+                unit = int(record["epoch"]), tuple(PartitionId(int(each)) for each in record["partitions"])
+                counts = self.retry_counts.setdefault(TrialId(str(record["trial"])), RetryCounts())
+                counts.add(RetryCause(record["cause"]), unit)
+            case kind if kind == CONTINUED:  # by a user, who may have removed the cause
+                self.retry_counts.clear()
             case "best":
                 self.best = BestState(
                     TrialId(str(record["trial"])),

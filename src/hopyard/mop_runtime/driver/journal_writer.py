@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hopyard.domain.ids import PartitionId, WorkerId
+from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.report_schedule import ReportSchedule
 from hopyard.mop_runtime.driver.journal_index import FinalState, JournalIndex
+from hopyard.mop_runtime.driver.retry_counts import RetryCause
 from hopyard.mop_runtime.messages import EvaluationResult, HopResult, MeasurementResult
 from hopyard.studies.trainer import TrainerContext
 
@@ -41,6 +42,16 @@ class MopJournal:
     def record_worker_event(self, worker: WorkerId, event: str, detail: str) -> None:
         self.write("worker", worker=worker, event=event, detail=detail)
         self._context.log_message(f"worker {worker} {event}: {detail}")
+
+    def record_retry(
+        self, trial: TrialId, cause: RetryCause, epoch: int = 0, partitions: Iterable[PartitionId] = ()
+    ) -> int:
+        """Returns how often this unit was repeated for this cause; for errors of the code, how often any unit
+        of the trial was."""
+        unit = epoch, tuple(partitions)
+        self.write("retried", trial=trial, cause=cause.value, epoch=epoch, partitions=list(unit[1]))
+        counts = self.index.retry_counts[trial]
+        return counts.errors if cause is RetryCause.ERROR else counts.by_unit[cause, unit]
 
     def record_hop(self, result: HopResult, workers: tuple[WorkerId, ...]) -> None:
         self.write(

@@ -10,6 +10,7 @@ from hopyard.mop.events import EvaluationFinished, HopFinished, UnitFailed, Work
 from hopyard.mop_runtime.driver.active_trials import ActiveTrials
 from hopyard.mop_runtime.driver.journal_writer import MopJournal
 from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
+from hopyard.mop_runtime.driver.retry_counts import RetryCause
 from hopyard.mop_runtime.driver.state_locations import StateLocations
 from hopyard.mop_runtime.driver.stragglers import StragglerDetector
 from hopyard.mop_runtime.driver.unit_dispatch import UnitDispatcher
@@ -195,15 +196,11 @@ class WorkerMessages:
             if other != worker.id:
                 self._workers.cancel_unit(other, self._unit_names.name_of(unit.number))
         del self._dispatcher.units[unit.number]
-        training = self._trials.find(unit.trial)
-        if training is None:
+        if self._trials.find(unit.trial) is None:
             return
-        loss_key = (
-            unit.epoch,
-            () if unit.stuck_s else unit.partitions,
-        )  # a hanging unit hangs on any partition
-        training.worker_losses[loss_key] += 1
-        losses = training.worker_losses[loss_key]
+        # a hanging unit hangs on any partition
+        partitions = () if unit.stuck_s else unit.partitions
+        losses = self._journal.record_retry(unit.trial, RetryCause.WORKER, unit.epoch, partitions)
         if losses > self._retries:
             reason = f"the worker that trained it was lost {losses} times in the same unit (out of memory?)"
             if unit.stuck_s:
@@ -351,11 +348,9 @@ class WorkerMessages:
         self._release_orphan(worker, failure.unit)
 
     def _count_missing_state(self, unit: DispatchedUnit, error: str) -> None:
-        training = self._trials.find(unit.trial)
-        if training is not None:
-            loss_key = unit.epoch, unit.partitions
-            training.missing_state_counts[loss_key] += 1
-            if training.missing_state_counts[loss_key] >= _MAX_MISSING_STATES:
+        if self._trials.find(unit.trial) is not None:
+            count = self._journal.record_retry(unit.trial, RetryCause.STATE, unit.epoch, unit.partitions)
+            if count >= _MAX_MISSING_STATES:
                 self._trials.fail(
                     unit.trial,
                     f"no worker could fetch the initial state of a unit in epoch {unit.epoch + 1}, "
