@@ -220,8 +220,17 @@ if __name__ == "__main__":
                    dataset="nothing")
     except hop.errors.NotFound as refused:  # a trainable, and no script
         missing = refused.message
+    refused = []
+    for number in (0, 7):
+        try:
+            found.stop(trial=number)
+        except hopyard.errors.HopyardError as error:
+            refused.append(error.message)
+    chart = found.gantt()
     print(json.dumps({"best": dict(found.best.params), "w": float(found.best_model()["w"][0]),
-                      "table": found.table(), "done": found.done, "missing": missing}))
+                      "table": found.table(), "done": found.done, "missing": missing, "refused": refused,
+                      "chart": [chart["study"] == found.name, len(chart["workers"])],
+                      "schedule": found.schedule(1)}))
 """,
     )
     shell.write(
@@ -232,6 +241,10 @@ if __name__ == "__main__":
     text = python_output(shell)
     assert text["best"] == {"lr": 0.9} and 2.5 < text["w"] < 3.2 and text["done"] and len(text["table"]) == 2
     assert "no dataset `nothing`" in text["missing"]
+    assert "trial 0 of" in text["refused"][0] and "does not train: it is completed" in text["refused"][0]
+    assert "has no trial 7" in text["refused"][1]
+    assert text["chart"] == [True, 2]
+    assert text["schedule"] == [{"from_epoch": 0, "trial": "1", "params": {"lr": 0.9}, "copied": None}]
 
 
 OBJECTIVE = """
@@ -257,6 +270,38 @@ if __name__ == "__main__":
     print(json.dumps({"params": dict(best.params), "best": best.best, "state": study.best_state(),
                       "weight": study.best_model(Model()).weight}))
 """
+
+
+def test_one_trial_is_stopped_from_python(shell: Shell) -> None:
+    """Its value counts, and the study continues."""
+    shell.write(
+        "train.py",
+        """
+import time
+import hopyard as hop
+p = hop.params(endless=False, epochs=2)
+for epoch in range(p.epochs):
+    hop.log(acc=0.5 + p.endless / 4, step=epoch + 1)
+    while p.endless:
+        time.sleep(0.1)
+""",
+    )
+    shell.write(
+        "go.py",
+        """
+import json, time, hopyard as hop
+study = hop.search("train.py", space={"endless": [True, False]}, searcher="grid", metric="acc", epochs=2,
+                   resources={"cpus": 0.25})
+while not any(trial.value and trial.params["endless"] for trial in study.refresh()):
+    time.sleep(0.1)
+study.stop(trial=next(trial.id for trial in study if trial.params["endless"]), grace_s=0.0)
+study.wait(240)
+print(json.dumps({"states": {str(trial.params["endless"]): trial.state for trial in study},
+                  "best": dict(study.best.params)}))
+""",
+    )
+    text = python_output(shell)
+    assert text == {"states": {"True": "stopped", "False": "completed"}, "best": {"endless": True}}
 
 
 def test_objective_is_a_function(shell: Shell) -> None:
