@@ -184,3 +184,19 @@ def test_content_that_git_has_not_fetched_is_named(folder: Path) -> None:
     (folder / "lib" / "a.py").touch()
     (folder / "weights.pt").write_bytes(bytes(130))
     assert pack(folder)[1] == []
+
+
+@pytest.mark.parametrize("place", ["cfg.txt", "cfg.txt/x", "main.py"])
+def test_dataset_never_replaces_a_file_of_the_code(folder: Path, place: str) -> None:
+    (folder / "cfg.txt").write_text("1")
+    file = place.removesuffix("/x")
+    with pytest.raises(SpecError) as error:
+        pack(folder, omitted=["", "data", place])
+    assert str(error.value) == f"a dataset cannot be placed at `{place}`: `{file}` is a file of the code"
+    assert "`-d NAME=data`" in error.value.hints[0] and ".hopignore" in error.value.hints[1]
+
+
+def test_dataset_takes_the_place_of_a_file_that_is_not_packed(folder: Path) -> None:
+    (folder / "cfg.json").write_text("{}")
+    tree, _ = pack(folder, omitted=["cfg.json", "../up", "/abs"])
+    assert packed_paths(tree) == {"main.py"}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from hopyard.client.feedback import Notify, ProgressFactory, notify_of_skipped_homes
@@ -13,6 +14,7 @@ from hopyard.client.ignore_check import check_scripts, left_out_notices
 from hopyard.config.home import Home
 from hopyard.datasets.pack import CODE_RULES, pack_tree
 from hopyard.domain.byte_text import format_bytes
+from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
     from hopyard.client.git_state import GitProbe
@@ -36,19 +38,24 @@ def pack_code(
     files that are packed although `.gitignore` names them. omitted: paths that the run has from elsewhere,
     such as a folder or link that a dataset replaces.
 
-    Raises SpecError for a script that an ignore file leaves out.
+    Raises SpecError for a script that an ignore file leaves out, and for a file of the code at one of these
+    paths: a dataset replaces folders and links only.
     """
+    places = frozenset(omitted) - {""}
     with on_progress() as shown:
         progress = _SizeWarning(shown, notify)
         home = Home.default().create()
         tree = pack_tree(
             folder,
-            rules=replace(CODE_RULES, omitted=frozenset(omitted) - {""}),
+            rules=replace(
+                CODE_RULES, omitted=frozenset(path for path in places if not (folder / path).is_file())
+            ),
             cache=home.pack_cache,
             excluded=home.root,
             progress=progress,
             tracked=probe.tracked_ignored_files() | needed,
         )
+    _check_places(tree, places)
     check_scripts(tree.root, tree.left_out, commands)
     notify_of_skipped_homes(tree.homes, notify)
     for line in (*left_out_notices(tree.root, tree.left_out, commands), *unfetched_notices(tree)):
@@ -56,6 +63,23 @@ def pack_code(
     if not progress.warned:
         _warn_of_size(notify, tree.size_bytes, tree.files)
     return tree
+
+
+def _check_places(tree: PackedTree, places: Set[str]) -> None:
+    """Raises SpecError for a place that is a packed file, or that would be in one."""
+    if not places:
+        return
+    files = {path for path, *_ in json.loads(tree.encoded)["files"]}
+    for place in sorted(places):
+        found = files.intersection((place, *map(str, PurePosixPath(place).parents)))
+        if found:
+            raise SpecError(
+                f"a dataset cannot be placed at `{place}`: `{min(found)}` is a file of the code",
+                hints=(
+                    "choose another path, for example `-d NAME=data`",
+                    f"or name `{min(found)}` in .hopignore: the run then has the dataset in its place",
+                ),
+            )
 
 
 class _SizeWarning:
