@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.client.environment_files import read_environment_file
-from hopyard.client.local_requirements import ARCHIVE_MARK
+from hopyard.client.local_requirements import ARCHIVE_MARK, recorded_archives
 from hopyard.errors import SpecError
 
 WHEEL = "dist/lib-1.0-py3-none-any.whl"
@@ -51,6 +51,12 @@ def test_archive_of_the_code_is_named_with_its_digest(folder: Path, line: str, e
     digest = hashlib.sha256(b"one").hexdigest()
     assert required.requirements == f"six\n{ARCHIVE_MARK}{digest} {WHEEL}\n{expected}\n"
     assert required.files == (WHEEL,)
+    assert recorded_archives(required.requirements, folder) == {WHEEL}
+
+
+def test_archives_of_recorded_requirements_are_those_of_the_code(folder: Path) -> None:
+    text = f"--find-links dist\n--find-links ../other\n{ARCHIVE_MARK}12 old/absent.whl\n./old/absent.whl\n"
+    assert recorded_archives(text, folder) == {WHEEL}
 
 
 def test_archives_outside_of_the_code_or_absent_are_refused(folder: Path, tmp_path: Path) -> None:

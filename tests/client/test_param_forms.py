@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from hopyard.api_client import types as api
+from hopyard.client.command_line_study import build_command_line_study
 from hopyard.client.param_forms import (
     BY_HAND,
     fork_changes,
     fork_form,
+    fork_trial_form,
     with_param_format,
     with_trial_format,
 )
@@ -121,11 +123,56 @@ def test_fork_with_other_code_has_its_form(folder: Path) -> None:
     roles: list[api.RoleIn] = [{"command": ["python", "a.py"]}]
     notes: list[str] = []
     old = ParamFormat(ParamStyle.ENV, "os.environ in a.py", "a.py")
-    form = fork_form(roles, old, {"lr": 1.0}, folder, notify=notes.append)
+    form = fork_form(roles, old, ["lr"], folder, notify=notes.append)
     assert form.style is ParamStyle.ARGS and form.script == "a.py"
     assert notes == ["parameters are given as arguments (argparse in a.py)"]
     chosen = ParamFormat(ParamStyle.JSON, BY_HAND)
-    assert fork_form(roles, chosen, {"lr": 1.0}, folder, notify=notes.append) is chosen
+    assert fork_form(roles, chosen, ["lr"], folder, notify=notes.append) is chosen
     (folder / "a.py").write_text(SCRIPT.replace("known_", "").replace("--lr", "--rate"))
     with pytest.raises(SpecError, match=r"the parameter lr: a\.py has no such option"):
-        fork_form(roles, old, {"lr": 1.0}, folder, notify=notes.append)
+        fork_form(roles, old, ["lr"], folder, notify=notes.append)
+
+
+def test_new_arguments_of_new_code_are_judged_by_the_new_code(folder: Path) -> None:
+    (folder / "a.py").write_text(SCRIPT.replace("known_", "").replace("--lr", "--rate"))
+    roles: list[api.RoleIn] = [{"command": ["python", "a.py", "--lr", "{lr}"]}]
+    old = ParamFormat(
+        ParamStyle.ARGS, "argparse in a.py", "a.py", {"lr": ScriptOption("--lr")}, complete=True
+    )
+    arguments = ["--rate", "3"]
+    form = fork_form(roles, old, ["lr", "amp"], folder, notify=lambda _text: None, arguments=arguments)
+    changes = fork_changes(roles, form, {"lr": 1.0, "amp": True}, {}, arguments)
+    assert (changes.params, changes.removed) == ({"rate": 3}, ("lr", "amp"))
+    assert changes.roles == [{"command": ["python", "a.py", "--rate", "{rate}"]}]
+    with pytest.raises(SpecError, match=r"-p lr: a\.py has no such option"):
+        fork_changes(roles, form, {"lr": 1.0}, {"lr": 2.0}, arguments)
+
+
+def test_trials_with_new_code_take_their_parameters_as_its_script_does(folder: Path) -> None:
+    budget = {"epochs": {"word": "", "kind": "omitted"}}
+    stored = {"style": "env", "source": "os.environ in a.py", "script": "a.py", "options": budget}
+    study = {
+        "space": [{"name": "lr"}, {"name": "epochs"}],
+        "trial": {"roles": [{"command": ["python", "a.py"]}], "param_format": stored},
+    }
+    (folder / "a.py").write_text(SCRIPT.replace("known_", ""))
+    form = fork_trial_form(study, folder, notify=lambda _text: None)
+    assert form is not None and form.style is ParamStyle.ARGS
+    assert fill_command(["python", "a.py"], {"lr": 1, "epochs": 3}, form).words[2:] == ("--lr", "1")
+    assert fork_trial_form({"space": [], "trial": None}, folder, notify=lambda _text: None) is None
+
+
+def test_search_over_a_key_that_hydra_adds(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("import hydra\n@hydra.main()\ndef main(c): ...\n")
+    options = {"metric": "loss", "trials": 2, "params": ("+new=1..3", "lr=0.5")}
+    request = build_command_line_study("s.py", (), tmp_path, options, notify=lambda _text: None)
+    assert [each.name for each in request.study.space.parameters] == ["new", "lr"]
+    trial = with_trial_format(request, tmp_path, notify=lambda _text: None).trial
+    assert trial is not None
+    words = fill_command(trial.roles[0].command, {"new": 2, "lr": 0.5}, trial.param_format).words
+    assert words[-2:] == ("+new=2", "lr=0.5")
+    (tmp_path / "s.py").write_text(SCRIPT)
+    with pytest.raises(SpecError, match=r"-p \+new: only Hydra adds keys"):
+        with_trial_format(request, tmp_path, notify=lambda _text: None)
+    with pytest.raises(SpecError, match="`new` is there as well"):
+        search_from_mapping({"metric": "a", "space": {"new": [1], "+new": [2]}, "script": "s.py"}, tmp_path)

@@ -130,6 +130,7 @@ def fork(
     --checkpoint best it continues the training of its best model, in a study of one trial (`parallel: mop`).
     `hop search resume` continues a study.
     """
+    from dataclasses import asdict
     from datetime import UTC, datetime
 
     from hopyard.api_client.local_server import connect
@@ -137,6 +138,7 @@ def fork(
     from hopyard.cli.terminal.transfer_bar import TransferBar
     from hopyard.client.build_run import check_code_folder
     from hopyard.client.fork_code import fork_run
+    from hopyard.client.param_forms import fork_trial_form
     from hopyard.domain.ids import new_run_id
 
     ref, choice = _split_reference(ref, checkpoint)
@@ -176,6 +178,10 @@ def fork(
             f"{source['name']} is a study, so it has no script with arguments",
             hints=("change its file, and start it again with `hop search`",),
         )
+    elif code is not None:
+        trial_form = fork_trial_form(study, code.resolve(), notify=console.print_message)
+        if trial_form is not None:
+            changes["param_format"] = cast("api.ParamFormatIn", asdict(trial_form))
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     saved = list(client.iterate_run_checkpoints(source["id"])) if choice == "newest" else []
     if code is not None:
@@ -230,7 +236,9 @@ def _change_arguments(
     form, params = param_form(spec), spec.get("params") or {}
     new_form = None
     if code is not None:
-        form = new_form = fork_form(roles, form, params, code.resolve(), notify=console.print_message)
+        form = new_form = fork_form(
+            roles, form, params, code.resolve(), notify=console.print_message, arguments=arguments
+        )
     changed = fork_changes(roles, form, params, changes.get("params") or {}, arguments, texts=texts)
     new_form = changed.form or new_form
     if new_form is not None:

@@ -59,7 +59,7 @@ def build_command_line_study(
     run = replace(
         trial, roles=(driver_role(),), label=own.study.name, params={}, topology=None, time_limit_s=None
     )
-    return StudyRequest(own.study, run, trial)
+    return StudyRequest(own.study, run, trial, own.new_keys)
 
 
 def _with_epochs_of(space: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

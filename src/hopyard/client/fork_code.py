@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.api_client.client import Client
 from hopyard.client.build_environment import interpreter_environment
 from hopyard.client.code_symlinks import kept_links
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
 from hopyard.client.git_state import GitProbe
+from hopyard.client.local_requirements import recorded_archives
 from hopyard.client.pack_code import pack_code
 from hopyard.client.submit import check_settings_files, git_json, send_with_blobs
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
+    from hopyard.datasets.packed_tree import PackedTree
 
 _MAX_NAMED_PACKAGES = 4
 
@@ -46,13 +48,9 @@ def fork_run(
     extras: dict[str, bytes] = {}
     probe = GitProbe(code, notify=notify)
     try:
-        commands = [role["command"] for role in source["spec"]["roles"]]
-        places = [ref.get("path") or "" for ref in source["spec"].get("datasets") or ()]
-        tree = pack_code(code, probe, commands, notify=notify, on_progress=on_progress, omitted=places)
-        links = kept_links(tree, places, notify)
+        tree, links = pack_new_code(client, source, code, probe, notify=notify, on_progress=on_progress)
         if links != (recorded.get("links") or {}):
             changes["environment"] = {**(environment or recorded), "links": links}
-        check_settings_files(tree)
         changes["code"], changes["git"] = tree.digest, git_json(probe, extras)
     finally:
         probe.close()
@@ -63,6 +61,34 @@ def fork_run(
         extras,
         on_progress=on_progress,
     )
+
+
+def pack_new_code(
+    client: Client,
+    source: api.RunOut,
+    code: Path,
+    probe: GitProbe,
+    *,
+    notify: Notify,
+    on_progress: ProgressFactory,
+) -> tuple[PackedTree, dict[str, str]]:
+    """Packs a folder as the code of a run that follows `source`. Returns its tree, and its links out of the
+    folder. Raises SpecError for code that lacks a script of the run."""
+    spec = source["spec"]
+    study: Mapping[str, Any] = spec.get("study") or {}
+    trial = study.get("trial") or {}
+    commands = [role["command"] for role in (*spec["roles"], *(trial.get("roles") or ()))]
+    places = [ref.get("path") or "" for ref in spec.get("datasets") or ()]
+    requirements = (spec.get("environment") or {}).get("requirements")
+    needed: set[str] = set()
+    if requirements:
+        data = b"".join(blob for _, blob in client.fetch(requirements, [requirements]))
+        needed = recorded_archives(data.decode(errors="replace"), code)
+    tree = pack_code(
+        code, probe, commands, needed=needed, notify=notify, on_progress=on_progress, omitted=places
+    )
+    check_settings_files(tree)
+    return tree, kept_links(tree, places, notify)
 
 
 def _current_environment(source: api.RunOut, code: Path | None, notify: Notify) -> api.EnvironmentIn | None:

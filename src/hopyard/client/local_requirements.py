@@ -19,6 +19,7 @@ _TAIL = r"\s*(?:\[(?P<extras>[^\]]*)\])?\s*"
 _NAMED = re.compile(rf"[A-Za-z0-9][\w.-]*{_TAIL}@\s*(?P<url>[^\s;]+)\s*(?P<marker>;.*)?")
 _PATH = re.compile(rf"(?P<url>[^\s;\[@]+){_TAIL}(?P<marker>;.*)?")
 _ARCHIVES = (".whl", ".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
+_FIND_LINKS = re.compile(r"(?:--find-links|-f)[ =](\S.*)")
 _ADDRESS = re.compile(r"\A[A-Za-z+]{2,}:.")
 
 
@@ -86,8 +87,23 @@ def linked_archives(line: RequirementLine, root: Path) -> Iterator[str]:
             continue
         path = unquote(urlsplit(link).path) if link.startswith("file:") else link
         beside = line.file.parent / path
-        folder = (beside if beside.exists() else Path(path)).resolve()
-        if folder.is_dir() and folder.is_relative_to(root.resolve()):
-            for file in sorted(folder.iterdir()):
-                if file.name.endswith(_ARCHIVES):
-                    yield os.path.relpath(file, root.resolve())
+        yield from _archives_in(beside if beside.exists() else Path(path), root)
+
+
+def recorded_archives(text: str, root: Path) -> set[str]:
+    """Returns the archives that recorded requirements install from the code in `root`, as paths in it."""
+    found: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith(ARCHIVE_MARK):
+            found.add(line.removeprefix(ARCHIVE_MARK).partition(" ")[2])
+        elif (link := _FIND_LINKS.fullmatch(line)) is not None:
+            found.update(_archives_in(root / link[1], root))
+    return {path for path in found if (root / path).is_file()}
+
+
+def _archives_in(folder: Path, root: Path) -> Iterator[str]:
+    top, place = root.resolve(), folder.resolve()
+    if place.is_dir() and place.is_relative_to(top):
+        for file in sorted(place.iterdir()):
+            if file.name.endswith(_ARCHIVES):
+                yield os.path.relpath(file, top)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hopyard.client.feedback import Notify
 from hopyard.config.key_values import Value
@@ -22,6 +22,7 @@ from hopyard.domain.param_format import (
     ParamFormat,
     ParamStyle,
     ScriptOption,
+    param_format_from_json,
 )
 from hopyard.domain.script_analysis.analysis import analyse_notebook, analyse_script
 from hopyard.domain.study import DEFAULT_BUDGET_PARAM, StudySpec
@@ -43,6 +44,7 @@ _STYLE_WORDS = {
 }
 _DECLARED = (ParamStyle.ARGS, ParamStyle.NOTEBOOK)  # the script declares its parameters
 _ADDED_UP = (OptionKind.FLAG, OptionKind.COUNT, OptionKind.REPEATED)
+_WORD_STYLES = (ParamStyle.ARGS, ParamStyle.HYDRA)  # parameters are words of the command
 _SHELLS = frozenset((b"sh", b"bash", b"dash", b"ksh", b"zsh"))
 _MAX_FIRST_LINE = 256
 _MAX_OPTIONS, _MAX_ALIASES = 1000, 16  # of a run that the server stores
@@ -62,13 +64,20 @@ class ArgumentChanges:
 
 
 def with_param_format(
-    request: RunRequest, folder: Path, *, notify: Notify, searched: Iterable[str] = (), what: str = "-p"
+    request: RunRequest,
+    folder: Path,
+    *,
+    notify: Notify,
+    searched: Iterable[str] = (),
+    new_keys: Mapping[str, str] | None = None,
+    what: str = "-p",
 ) -> RunRequest:
     """Returns the request with the form of its parameters, and with the parameters that its arguments
     contain.
 
-    folder: the code. searched: names of further parameters, which the trials of a study get. Raises SpecError
-    for a parameter that the script does not take, or that is given twice.
+    folder: the code. searched: names of further parameters, which the trials of a study get. new_keys: those
+    among them that Hydra adds, with their marks. Raises SpecError for a parameter that the script does not
+    take, or that is given twice.
     """
     forms = [_find_form(role.command, folder) for role in request.roles]
     form = _chosen_form(request.params_as, next((each for each in forms if each is not None), None))
@@ -76,7 +85,7 @@ def with_param_format(
         form = _storable_form(form)
     places = placeholder_names(word for role in request.roles for word in role.command)
     given = _as_typed(request.params, request.param_texts, form, places)
-    given, form = _add_new_keys(given, form)
+    given, form = _add_new_keys(given, form, new_keys or {})
     request = replace(request, params=_canonical(given, form), param_texts={})
     request = _split_roles(request, form)
     names = list(dict.fromkeys([*request.params, *searched]))
@@ -107,7 +116,12 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
         taken = {form.canonical_name(name) for name in names}
         budget = _budget_names(budget[0], form, taken)
     trial = with_param_format(
-        request.trial, folder, notify=notify, searched=[*names, *budget], what="the search over"
+        request.trial,
+        folder,
+        notify=notify,
+        searched=[*names, *budget],
+        new_keys=request.new_keys,
+        what="the search over",
     )
     if budget:
         _check_budget(study, budget[0], trial)
@@ -177,19 +191,20 @@ def _budget_names(name: str, form: ParamFormat, taken: Collection[str]) -> list[
 
 
 def _add_new_keys(
-    params: Mapping[str, Value], form: ParamFormat | None
+    params: Mapping[str, Value], form: ParamFormat | None, searched: Mapping[str, str]
 ) -> tuple[Mapping[str, Value], ParamFormat | None]:
     """Returns the parameters without Hydra's marks for new keys, and the form with these as options: `+lr`.
-    Raises SpecError for another form."""
+    searched: marked words of the parameters of a study, by name. Raises SpecError for another form."""
     marked = {name: name.lstrip("+") for name in params if name.startswith("+")}
-    if not marked:
+    words = {**searched, **{plain: name for name, plain in marked.items()}}
+    if not words:
         return params, form
-    name, plain = next(iter(marked.items()))
+    plain, name = next(iter(words.items()))
     if form is None or form.style is not ParamStyle.HYDRA:
         raise SpecError(f"-p {name}: only Hydra adds keys by `+`", hints=(f"write `-p {plain}=…`",))
     if len({*marked.values(), *(each for each in params if each not in marked)}) < len(params):
         raise SpecError(f"-p {name}: `{plain}` is given twice", hints=("give it once",))
-    added = {plain: ScriptOption(name, OptionKind.JOINED) for name, plain in marked.items()}
+    added = {plain: ScriptOption(word, OptionKind.JOINED) for plain, word in words.items()}
     options = {**form.options, **added}
     return {marked.get(key, key): value for key, value in params.items()}, replace(form, options=options)
 
@@ -220,7 +235,7 @@ def _chosen_form(params_as: str, found: ParamFormat | None) -> ParamFormat | Non
 
 def _split_roles(request: RunRequest, form: ParamFormat | None) -> RunRequest:
     """Returns the request with the arguments of its script as parameters."""
-    if form is None or form.style not in (ParamStyle.ARGS, ParamStyle.HYDRA) or len(request.roles) != 1:
+    if form is None or form.style not in _WORD_STYLES or len(request.roles) != 1:
         return request
     (role,) = request.roles
     start = argument_start(role.command, form.script)
@@ -257,7 +272,7 @@ def fork_changes(
     replace all arguments, and with them the parameters that were arguments. texts: of values, as typed.
     Raises SpecError."""
     places = placeholder_names(word for role in roles for word in role["command"])
-    params, extended = _add_new_keys(_as_typed(params, texts or {}, form, places), form)
+    params, extended = _add_new_keys(_as_typed(params, texts or {}, form, places), form, {})
     _canonical(params, extended)
     changes = _fork_changes(roles, extended or ParamFormat(), old_params, params, arguments)
     return changes if extended is form else replace(changes, form=extended)
@@ -266,22 +281,56 @@ def fork_changes(
 def fork_form(
     roles: Sequence[api.RoleIn],
     form: ParamFormat | None,
-    params: Mapping[str, Value],
+    params: Iterable[str],
     folder: Path,
     *,
     notify: Notify,
+    arguments: Sequence[str] = (),
 ) -> ParamFormat:
-    """Returns the form of a fork with the code of this folder. One that was chosen by hand remains. Raises
-    SpecError for a parameter of the run that the new script does not take."""
+    """Returns the form of a fork with the code of this folder. One that was chosen by hand remains.
+
+    form, params: of the run, or of the trials of a study. arguments: replace all arguments of the script, and
+    with them these parameters. Raises SpecError for a parameter that the new script does not take.
+    """
     if form is not None and form.source == BY_HAND:
         return form
     commands = [role["command"] for role in roles]
     forms = [_find_form(command, folder) for command in commands]
     found = next((each for each in forms if each is not None), None)
+    if found is not None and form is not None:
+        found = replace(found, options={**_kept_options(form, found), **found.options})
     named = placeholder_names(word for command in commands for word in command)
     others = [name for name in params if name not in named]
+    if arguments and found is not None and found.style in _WORD_STYLES:
+        others = []
     _check_names(others, found, notify, "the parameter")
     return ParamFormat() if found is None else _storable_form(found)
+
+
+def fork_trial_form(study: Mapping[str, Any], folder: Path, *, notify: Notify) -> ParamFormat | None:
+    """Returns the form of the trials of a study with the code of this folder; None for a study without runs
+    of trials. study: its StudySpec as JSON. Raises SpecError."""
+    trial = study.get("trial")
+    if not trial:
+        return None
+    stored = trial.get("param_format")
+    form = None if stored is None else param_format_from_json(stored)
+    names = [*(trial.get("params") or {}), *(each["name"] for each in study["space"])]
+    return fork_form(trial["roles"], form, names, folder, notify=notify)
+
+
+def _kept_options(old: ParamFormat, new: ParamFormat) -> dict[str, ScriptOption]:
+    """Returns options that were chosen at the submission, and that no script declares: keys that Hydra adds,
+    and the budget of a trial that its script does not take."""
+    return {
+        name: option
+        for name, option in old.options.items()
+        if new.find_option(name) is None
+        and (
+            option.kind is OptionKind.OMITTED
+            or (option.word.startswith("+") and new.style is ParamStyle.HYDRA)
+        )
+    }
 
 
 def _fork_changes(
@@ -291,9 +340,11 @@ def _fork_changes(
     params: Mapping[str, Value],
     arguments: Sequence[str],
 ) -> ArgumentChanges:
-    by_name = {name.replace("-", "_"): name for name in old_params}
+    are_replaced = bool(arguments) and form.style in _WORD_STYLES
+    kept_params = {} if are_replaced else old_params
+    by_name = {name.replace("-", "_"): name for name in kept_params}
     changed = {by_name.get(n.replace("-", "_"), form.canonical_name(n)): v for n, v in params.items()}
-    unknown = [n for n in changed if n not in old_params and form.complete and form.find_option(n) is None]
+    unknown = [n for n in changed if n not in kept_params and form.complete and form.find_option(n) is None]
     if unknown and form.style is ParamStyle.ARGS:
         raise _no_option(unknown[0], form, "-p")
     if not arguments:
@@ -307,10 +358,8 @@ def _fork_changes(
     start = argument_start(roles[0]["command"], form.script)
     split = split_arguments(arguments, form)
     check_distinct(changed, split.params)
-    removed: tuple[str, ...] = ()
-    if form.style in (ParamStyle.ARGS, ParamStyle.HYDRA):
-        removed = tuple(old_params)
-    else:
+    removed = tuple(old_params)
+    if not are_replaced:
         removed = tuple(name for name in placeholder_names(roles[0]["command"]) if name in old_params)
     new_params = {**split.params, **changed}
     command = [*roles[0]["command"][:start], *split.words]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hopyard.api_client.client import Client
 from hopyard.client.feedback import (
@@ -56,8 +56,9 @@ def resume_study(
     Raises Conflict where the study has not ended, or has finished and no more trials are requested; SpecError
     where its searcher cannot propose more.
     """
+    from hopyard.client.fork_code import pack_new_code
     from hopyard.client.git_state import GitProbe
-    from hopyard.client.pack_code import pack_code
+    from hopyard.client.param_forms import fork_trial_form
     from hopyard.client.submit import send_with_blobs
     from hopyard.config.run_request import check_priority
 
@@ -85,10 +86,12 @@ def resume_study(
 
     if code is None:
         return client, send(client)
+    form = fork_trial_form(get_study_spec(study), code, notify=notify)
+    if form is not None:
+        body["param_format"] = cast("api.ParamFormatIn", asdict(form))
     probe = GitProbe(code, notify=notify)
     try:
-        commands = [role["command"] for role in study["spec"]["roles"]]
-        tree = pack_code(code, probe, commands, notify=notify, on_progress=on_progress)
+        tree, _ = pack_new_code(client, study, code, probe, notify=notify, on_progress=on_progress)
     finally:
         probe.close()
     body["code"] = tree.digest

@@ -79,8 +79,7 @@ def parse_params(pairs: Iterable[str], *, what: str = "-p", prefixes: Sequence[s
     params: dict[str, Value] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="lr=0.1")
-        prefix = next((each for each in prefixes if key.startswith(each)), "")
-        check_key(key[len(prefix) :], what=what)
+        check_key(split_key_mark(key, prefixes)[1], what=what)
         params[_check_unique(key, params, what)] = parse_value(value)
     return params
 
@@ -89,6 +88,12 @@ def param_texts(pairs: Iterable[str]) -> dict[str, str]:
     """Returns the text of each value of `parse_params` that is not a text itself."""
     texts = dict(pair.split("=", 1) for pair in pairs)
     return {key: text for key, text in texts.items() if not isinstance(parse_value(text), str)}
+
+
+def split_key_mark(key: str, marks: Sequence[str] = NEW_KEY_MARKS) -> tuple[str, str]:
+    """Returns the mark that begins a key, "" for none, and the key without it."""
+    mark = next((each for each in marks if key.startswith(each)), "")
+    return mark, key[len(mark) :]
 
 
 def _check_unique(key: str, pairs: Mapping[str, Any], what: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hopyard.config.schemas.runs import EnvironmentIn, GitIn, ParamFormatIn
 from hopyard.config.schemas.studies import BeginningIn
 from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.config.search.study_fork import fork_study_spec
@@ -100,6 +101,26 @@ def _select_best(source: Run, resume: ResumeFrom, states: Mapping[str, Any]) -> 
         beginning.params,
         tuple(beginning.visited),
     )
+
+
+def with_trial_code(
+    study: Mapping[str, Any],
+    code: str | None,
+    *,
+    git: GitIn | None = None,
+    environment: EnvironmentIn | None = None,
+    param_format: ParamFormatIn | None = None,
+) -> dict[str, Any]:
+    """Returns the StudySpec whose trials run this code, in this environment, with this form of parameters;
+    None keeps that of the study. git: of the code."""
+    trial = study.get("trial")
+    if not trial:
+        return dict(study)
+    changes: dict[str, Any] = {"environment": environment, "param_format": param_format}
+    changed = {key: value for key, value in changes.items() if value is not None}
+    if code is not None:
+        changed |= {"code": code, "git": git}
+    return {**study, "trial": {**trial, **msgspec.to_builtins(changed)}}
 
 
 async def _fork_search(services: Services, source: Run, params: Mapping[str, ParamValue]) -> StudyFork:

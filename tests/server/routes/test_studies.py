@@ -354,6 +354,12 @@ def test_ended_study_continues_in_a_new_run(tmp_path: Path) -> None:
         forked = await api.request("POST", f"/runs/{on['id']}/fork", {})
         # a fork starts a new search
         assert (forked["spec"]["study"]["continues"], forked["spec"]["resume"]) == ("", None)
+        code, form = await api.put_tree({"a.py": b"new"}), {"style": "hydra", "script": "a.py"}
+        for start in (f"/runs/{on['id']}/fork", path):  # the trials run the new code
+            spec = (await api.request("POST", start, {"code": code, "param_format": form}))["spec"]
+            assert (spec["code"], spec["param_format"]) == (code, None)
+            trials = spec["study"]["trial"]
+            assert (trials["code"], trials["param_format"]["style"]) == (code, "hydra")
         plain = await api.start_run()
         assert (
             "not a study"

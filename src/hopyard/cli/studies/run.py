@@ -73,7 +73,7 @@ def _build_file_request(file: Path, folder: Path, options: Mapping[str, Any]) ->
             trial, params={key: value for key, value in trial.params.items() if key not in fixed}, **inherited
         )
     kept = {key: value for key, value in request.run.params.items() if key not in fixed}
-    return StudyRequest(study, replace(request.run, params=kept, **changes), trial)
+    return replace(request, study=study, run=replace(request.run, params=kept, **changes), trial=trial)
 
 
 def _fix_params(space: Space, values: Mapping[str, ParamValue]) -> Space:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hopyard.config.key_values import Value, check_key, parse_value, split_pair
+from hopyard.config.key_values import Value, check_key, parse_value, split_key_mark, split_pair
 from hopyard.domain.suggest import closest_name
 from hopyard.errors import SpecError
 
@@ -38,7 +38,8 @@ def parse_search_words(pairs: Iterable[str], *, what: str = "-p") -> dict[str, A
     ranges: dict[str, Any] = {}
     for pair in pairs:
         key, word = split_pair(pair, what=what, example="lr=log:1e-4..1e-1")
-        name = check_key(key, what=what)
+        mark, plain = split_key_mark(key)
+        name = mark + check_key(plain, what=what)
         if name in ranges:
             raise SpecError(f"{what}: `{name}` is given twice", hints=("keep one of the two",))
         ranges[name] = _parse_word(word, f"{what} {name}")

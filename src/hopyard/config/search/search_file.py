@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.config.code_check import check_command, check_path_base, check_within_code
+from hopyard.config.key_values import split_key_mark
 from hopyard.config.metric_goal import read_goal
 from hopyard.config.role_section import read_arguments, read_role, read_roles
 from hopyard.config.run_file import RUN_KEYS, read_request
@@ -140,7 +141,7 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
     _check_keys(top, parallel)
     mop = mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None
     budget = read_budget(top, None if mop is None else mop.partitions.parts)
-    searcher, space = with_step_options(read_searcher(top, folder), budget), _read_space(top)
+    searcher, (space, new_keys) = with_step_options(read_searcher(top, folder), budget), _read_space(top)
     spec = StudySpec(
         name=read_name(top, "name") or name,
         space=space,
@@ -166,11 +167,13 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
     )
     run = replace(read_request(top, (), base=base, folder=folder), label=spec.name)
     if spec.mop is not None:
+        if new_keys:
+            raise top.error(f"space.{min(new_keys.values())}", "only Hydra adds keys by `+`")
         request = StudyRequest(spec, _build_mop_run(top, run, spec.mop))
     else:
         trial = replace(run, roles=_read_trial_roles(top, folder), label="")
         study_run = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
-        request = StudyRequest(spec, study_run, trial)
+        request = StudyRequest(spec, study_run, trial, new_keys)
     check_study_request(top, request)
     return request
 
@@ -215,12 +218,20 @@ def _check_keys(top: YamlSection, parallel: Parallel) -> None:
             )
 
 
-def _read_space(top: YamlSection) -> Space:
+def _read_space(top: YamlSection) -> tuple[Space, dict[str, str]]:
+    """Returns the space, and by name the keys with a mark of Hydra: `+lr`."""
     if "space" not in top.values:
         raise top.error("space", "missing", "what is searched: `space: {lr: [0.1, 0.01]}`")
-    return read_space(
-        top.values["space"] if top.values["space"] is not None else {}, where=f"{top.file}: space"
-    )
+    ranges = top.values["space"] if top.values["space"] is not None else {}
+    marked: dict[str, str] = {}
+    if isinstance(ranges, Mapping):
+        marked = {split_key_mark(key)[1]: key for key in ranges if split_key_mark(str(key))[0]}
+        twice = next((name for name in marked if name in ranges), None)
+        if twice is not None:
+            raise top.error(f"space.{marked[twice]}", f"`{twice}` is there as well", "keep one of the two")
+        names = {key: name for name, key in marked.items()}
+        ranges = {names.get(key, key): value for key, value in ranges.items()}
+    return read_space(ranges, where=f"{top.file}: space"), marked
 
 
 def _read_metric(top: YamlSection) -> str:

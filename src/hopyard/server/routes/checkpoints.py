@@ -42,7 +42,7 @@ from hopyard.domain.script_tags import without_script_tags
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
 from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.fork_study import BEST_CHECKPOINT, fork_study
+from hopyard.server.fork_study import BEST_CHECKPOINT, fork_study, with_trial_code
 from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.pages import PageQuery
 from hopyard.server.queue_cache import without_removed_queue
@@ -71,7 +71,8 @@ class ForkIn(RequestModel):
     in; null keeps the values. removed_params: names of parameters that the fork does not inherit. A fork by
     another user inherits no values of `env`, and only those `secrets` whose names that user has secrets for.
 
-    param_format: how the script takes its parameters; null takes that of the run.
+    param_format: how the script takes its parameters, or that of a study's trials; null takes that of the
+    run.
 
     code, git: other code, and its git state; null takes those of the run. environment: what its interpreter
     has by now, or another one; null takes that of the run.
@@ -209,8 +210,16 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 epochs=change.epochs,
             )
             spec = replace(
-                _fork_spec(source, msgspec.structs.replace(change, params=None), fork.resume),
-                study=fork.study,
+                _fork_spec(
+                    source, msgspec.structs.replace(change, params=None, param_format=None), fork.resume
+                ),
+                study=with_trial_code(
+                    fork.study,
+                    change.code,
+                    git=change.git,
+                    environment=change.environment,
+                    param_format=change.param_format,
+                ),
             )
             # the label identifies the study, whose best model other forks may continue as well
             if change.checkpoint == BEST_CHECKPOINT:

@@ -25,6 +25,7 @@ from hopyard.config.schemas.fields import (
     RequestModel,
     SecretName,
 )
+from hopyard.config.schemas.runs import ParamFormatIn
 from hopyard.domain.access import Scope
 from hopyard.domain.attempt import Exit
 from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId
@@ -34,6 +35,7 @@ from hopyard.errors import Conflict, Forbidden, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Endpoint
+from hopyard.server.fork_study import with_trial_code
 from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.queue_cache import without_removed_queue
 from hopyard.server.responses import encode
@@ -67,11 +69,13 @@ class LookIn(RequestModel):
 
 class ContinueIn(RequestModel):
     """trials: the new total limit of trials, null for the previous one. code: a tree that replaces the
-    study's code. queue, priority: of the new run and its trials, null for those of the study. trust: as for a
-    fork. id: chosen by the client for safe retries."""
+    study's code. param_format: how the script of the trials takes its parameters, null for that of the study.
+    queue, priority: of the new run and its trials, null for those of the study. trust: as for a fork. id:
+    chosen by the client for safe retries."""
 
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     code: Hex | None = None
+    param_format: ParamFormatIn | None = None
     queue: Name | None = None
     priority: Priority | None = None
     trust: bool = False
@@ -247,9 +251,8 @@ def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | Non
         "continues": source.id,
         "trials": limit if change.trials is None else change.trials,
     }
+    study = with_trial_code(study, change.code, param_format=change.param_format)
     if change.code is not None:
-        if study.get("trial"):
-            study["trial"] = {**study["trial"], "code": change.code, "git": None}
         spec = replace(spec, code=Digest(change.code), git=None)
     if change.queue is not None:
         spec = replace(spec, queue=QueueName(change.queue))
