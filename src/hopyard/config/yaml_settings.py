@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hopyard.config.key_values import Value
@@ -13,7 +14,6 @@ from hopyard.config.key_values import Value
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _ANCHOR = re.compile(r"^&\S+\s+")
 _TAG = re.compile(r"^!\S*\s+")
-_ALIAS = re.compile(r"^\s*:\s*(\*[^\s,\[\]{}]+)")
 
 
 def change_yaml(text: str, params: Mapping[str, Value]) -> str:
@@ -23,18 +23,41 @@ def change_yaml(text: str, params: Mapping[str, Value]) -> str:
 
     try:
         for name, value in params.items():
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            root = _compose(text)
             if root is None:
                 text = f"{text}{_line_end(text)}{_entry(name.split('.'), value)}\n"
                 continue
             if not isinstance(root, yaml.MappingNode):
                 raise ValueError("it is not a mapping")
-            known = any(getattr(key, "value", None) == name for key, _ in root.value)
+            known = any(_is_key(key, name) for key, _ in root.value)
             text = _set(text, root, [name] if known else name.split("."), value)
-        yaml.compose(text, Loader=yaml.SafeLoader)
+        _compose(text)
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {error}") from error
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class AliasNode:
+    """An alias such as `*base` at its own place; YAML's composer has the node of the anchor there."""
+
+    target: Any
+    start_mark: Any
+    end_mark: Any
+
+
+def _compose(text: str) -> Any:
+    """Returns the root node, with an AliasNode for each alias; None for an empty text. Raises YAMLError."""
+    import yaml
+
+    class AliasLoader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event = self.peek_event()
+            is_alias = isinstance(event, yaml.AliasEvent)
+            node = super().compose_node(parent, index)
+            return AliasNode(node, event.start_mark, event.end_mark) if is_alias else node
+
+    return yaml.compose(text, Loader=AliasLoader)
 
 
 def _set(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
@@ -42,38 +65,39 @@ def _set(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
 
     for depth, name in enumerate(path):
         is_last = depth == len(path) - 1
-        found = _find(mapping, name)
-        if found is None:
+        node = _find(mapping, name)
+        if node is None:
             return _insert(text, mapping, path[depth:], value)
-        key_end, node = found
-        is_alias = node.start_mark.index < key_end
-        if not is_last and isinstance(node, (yaml.MappingNode, yaml.SequenceNode)):
-            if is_alias:
+        target = node.target if isinstance(node, AliasNode) else node
+        if not is_last and isinstance(target, (yaml.MappingNode, yaml.SequenceNode)):
+            if node is not target:
                 raise ValueError(f"`{name}` is an alias, so a change would reach other settings")
             mapping = node
             continue
         new = _format(value) if is_last else _flow(path[depth + 1 :], value)
-        if is_alias:
-            alias = _ALIAS.search(text[key_end:])
-            if alias is None:
-                raise ValueError(f"`{name}` is an alias that cannot be changed")
-            return text[: key_end + alias.start(1)] + new + text[key_end + alias.end(1) :]
+        if node is not target:
+            return text[: node.start_mark.index] + new + text[node.end_mark.index :]
         return _replace(text, node, new)
     return text
 
 
-def _find(node: Any, name: str) -> tuple[int, Any] | None:
-    """Returns the end of a key, and the node of its value; of a list, the entry with this index."""
+def _find(node: Any, name: str) -> Any:
+    """Returns the node of a key's value, None without the key; of a list, the entry with this index."""
     import yaml
 
     if isinstance(node, yaml.SequenceNode):
         if name.isdecimal() and int(name) < len(node.value):
-            return node.start_mark.index, node.value[int(name)]
+            return node.value[int(name)]
         raise ValueError(f"`{name}` is not an entry of a list")
-    for key, value in reversed(node.value):  # of a key that occurs twice, the last one counts
-        if isinstance(key, yaml.ScalarNode) and key.value == name:
-            return key.end_mark.index, value
-    return None
+    # of a key that occurs twice, the last one counts
+    return next((value for key, value in reversed(node.value) if _is_key(key, name)), None)
+
+
+def _is_key(key: Any, name: str) -> bool:
+    import yaml
+
+    key = key.target if isinstance(key, AliasNode) else key
+    return isinstance(key, yaml.ScalarNode) and key.value == name
 
 
 def _replace(text: str, node: Any, new: str) -> str:
@@ -96,7 +120,7 @@ def _end(node: Any) -> int:
     """Returns the end of a node without the comments behind it, which its mark includes."""
     import yaml
 
-    if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
+    if isinstance(node, (AliasNode, yaml.ScalarNode)) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]
     parts = last if isinstance(last, tuple) else (last,)
