@@ -93,3 +93,22 @@ def test_editable_package_outside_the_code_is_named(code: Path, interpreter: str
         f"note: installed editable outside the packed folder: proj ({code}); the run imports the source that "
         "is there when it starts"
     ]
+
+
+def test_parts_of_a_virtual_environment_inside_the_code_are_no_code(code: Path, tmp_path: Path) -> None:
+    venv.create(code / ".venv", symlinks=True)
+    site = next((code / ".venv" / "lib").glob("python*/site-packages"))
+    store = code / ".venv" / "store"
+    for name in ("linked", "listed", "cloned"):
+        (store / name).mkdir(parents=True)
+        (store / name / "__init__.py").touch()
+    (site / "linked").symlink_to(store / "linked")
+    (site / "listed.pth").write_text(f"{store}/listed\n")
+    (site / "cloned-1.dist-info").mkdir()
+    record = {"url": (store / "cloned").as_uri(), "dir_info": {"editable": True}}
+    (site / "cloned-1.dist-info" / "direct_url.json").write_text(json.dumps(record))
+    interpreter, lines = str(code / ".venv" / "bin" / "python"), list[str]()
+    assert record_editable_installs(code, interpreter, lines.append) == {"cloned": str(store / "cloned")}
+    assert "outside the packed folder: cloned" in lines[0]
+    (site / "hand.pth").write_text(f"{tmp_path}\n")
+    assert {each.name for each in find_editable_installs(interpreter)} == {"cloned", ""}

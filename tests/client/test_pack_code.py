@@ -159,6 +159,16 @@ def test_link_with_a_target_that_no_file_system_has_is_left_out(folder: Path) ->
     assert lines[0].startswith("warning: links without a usable target are not packed: long -> /aaa")
 
 
+def test_link_above_the_place_of_a_dataset_becomes_a_folder(folder: Path) -> None:
+    (folder / "sets").symlink_to("/usr")
+    lines: list[str] = []
+    assert kept_links(pack(folder)[0], ["", "./sets/mnist", "../x"], lines.append) == {}
+    assert lines == [
+        "note: the run has a folder `sets` in place of the link, for the dataset at `sets/mnist`"
+    ]
+    assert kept_links(pack(folder)[0], ["setsx/mnist"], lines.append) == {"sets": "/usr"}
+
+
 def test_too_many_links_are_refused(folder: Path) -> None:
     (folder / "images").mkdir()
     for number in range(1001):

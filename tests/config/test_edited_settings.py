@@ -79,7 +79,7 @@ def inline(value: Any) -> str:
 @given(SETTINGS, PATHS, VALUES, st.booleans())
 def test_yaml(settings: dict[str, Any], path: list[str], value: Any, flow: bool) -> None:
     text = yaml.safe_dump(settings, default_flow_style=flow, allow_unicode=True)
-    assert yaml.safe_load(text) == settings
+    settings = yaml.safe_load(text)  # PyYAML writes some characters as others
     try:
         expected = edited(settings, path, value)
     except ValueError:

@@ -22,6 +22,7 @@ from hopyard.client.feedback import Notify
 from hopyard.client.interpreter import caller_interpreter, installed_packages, interpreter_version
 from hopyard.client.python_version import check_version, is_allowed, pinned_version
 from hopyard.config.run_request import RunRequest
+from hopyard.domain.run_values import limit_packages
 from hopyard.domain.urls import find_secrets
 from hopyard.errors import SpecError
 
@@ -89,7 +90,7 @@ def interpreter_environment(folder: Path, interpreter: str, notify: Notify) -> a
     editable packages."""
     environment: api.EnvironmentIn = {
         "interpreter": interpreter,
-        "packages": installed_packages(interpreter),
+        "packages": limit_packages(installed_packages(interpreter)),
     }
     editable = record_editable_installs(folder, interpreter, notify)
     if editable:

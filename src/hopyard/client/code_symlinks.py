@@ -19,14 +19,19 @@ _MAX_NAMED = 3
 def kept_links(tree: PackedTree, placed: Iterable[str], notify: Notify) -> dict[str, str]:
     """Returns the target of each link that the working folder of the run gets, and notifies of them.
 
-    placed: the paths of datasets, which replace links. A link without a target, and one into the home of
-    Hopyard, is left out. Raises SpecError for too many links: a part of them would be a part of the data.
+    placed: the paths of datasets, which replace links. A link above such a path gives way to a folder. A
+    link without a target, and one into the home of Hopyard, is left out. Raises SpecError for too many links:
+    a part of them would be a part of the data.
     """
     kept: dict[str, str] = {}
     left_out: list[str] = []
-    homes, places = os.path.realpath(Home.default().root), set(placed)
+    homes, places = os.path.realpath(Home.default().root), dict.fromkeys(map(os.path.normpath, placed))
     for path, target in tree.outside_links:
         if path in places:
+            continue
+        below = next((place for place in places if place.startswith(f"{path}/")), "")
+        if below:
+            notify(f"note: the run has a folder `{path}` in place of the link, for the dataset at `{below}`")
             continue
         real = os.path.realpath(target)
         is_usable = target.isprintable() and os.access(real, os.F_OK)

@@ -30,8 +30,10 @@ class EditableInstall:
 
 
 def find_editable_installs(interpreter: str) -> list[EditableInstall]:
-    """Returns the editable packages of an interpreter, from its files alone."""
+    """Returns the editable packages of an interpreter, from its files alone. Links and folders of the import
+    path that lead to another place of a virtual environment are a part of it."""
     installs: dict[Path, EditableInstall] = {}
+    environment = _virtual_environment(interpreter)
     for folder in site_packages(Path(interpreter)):
         try:
             with os.scandir(folder) as entries:
@@ -39,6 +41,8 @@ def find_editable_installs(interpreter: str) -> list[EditableInstall]:
         except OSError:
             continue
         for install in sorted(found, key=lambda each: not each.name):
+            if not install.name and environment and install.source.is_relative_to(environment):
+                continue
             if not any(install.source.is_relative_to(known) for known in installs) or install.name:
                 installs.setdefault(install.source, install)
     return list(installs.values())
@@ -47,14 +51,17 @@ def find_editable_installs(interpreter: str) -> list[EditableInstall]:
 def record_editable_installs(folder: Path, interpreter: str, notify: Notify) -> dict[str, str]:
     """Returns the sources of editable packages by their names: below the packed folder as a relative path,
     elsewhere as an absolute one with the commit of its repository. Notifies of the latter: the run imports
-    them as they are when it starts."""
+    them as they are when it starts. The source that pip has cloned into a virtual environment is one of
+    these, because the environment is not packed."""
     root = folder.resolve()
+    environment = _virtual_environment(interpreter)
     sources: dict[str, str] = {}
     outside: list[str] = []
     for install in find_editable_installs(interpreter):
         if install.name == "hopyard":
             continue  # each run has the SDK of its node
-        if install.source.is_relative_to(root):
+        is_cloned = environment is not None and install.source.is_relative_to(environment)
+        if install.source.is_relative_to(root) and not is_cloned:
             sources[install.name or install.source.name] = os.path.relpath(install.source, root)
         elif install.name:
             commit = read_commit(install.source) if len(outside) < _MAX_COMMITS else ""
@@ -67,6 +74,12 @@ def record_editable_installs(folder: Path, interpreter: str, notify: Notify) -> 
             "the run imports the source that is there when it starts"
         )
     return sources
+
+
+def _virtual_environment(interpreter: str) -> Path | None:
+    """Returns the folder of the interpreter's virtual environment; None for an installation."""
+    folder = Path(interpreter).absolute().parent.parent
+    return folder.resolve() if (folder / "pyvenv.cfg").is_file() else None
 
 
 def _entry_installs(entry: os.DirEntry[str]) -> Iterator[EditableInstall]:

@@ -52,7 +52,7 @@ def _compose(text: str) -> Any:
 
     class AliasLoader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
-            event = self.peek_event()
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
             is_alias = isinstance(event, yaml.AliasEvent)
             node = super().compose_node(parent, index)
             return AliasNode(node, event.start_mark, event.end_mark) if is_alias else node

@@ -13,6 +13,7 @@ from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.metric_extremes import Extremes, merge_extremes
 from hopyard.domain.param_format import unread_sentence
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
+from hopyard.domain.run_values import limit_packages
 from hopyard.domain.script_tags import ScriptTags
 from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAGS, is_tag
 from hopyard.domain.text import is_line
@@ -26,7 +27,6 @@ NAMES_LIMIT = 10_000  # limit of metrics, parameters … of one run in memory
 TEXT_LIMIT = 16 * 1024
 _MAX_TIMESTAMP = 2.0**33  # unix seconds: beyond any real clock
 _MACHINE_ENV_LIMIT = 1000  # variables
-_PACKAGES_LIMIT = 3001  # and the version of Python
 # notices of a time limit: each is an event of the run. An attempt has one, or a few if the limit was changed
 _MAX_LIMIT_EVENTS = 20
 
@@ -208,7 +208,7 @@ class LiveRun:
 
     def _apply_packages(self, values: Mapping[str, Any]) -> bool:
         valid = {name: text for name, text in values.items() if _is_name(name) and _is_name(text)}
-        self._packages = dict(list(valid.items())[:_PACKAGES_LIMIT])
+        self._packages = limit_packages(valid)
         return True
 
     @property

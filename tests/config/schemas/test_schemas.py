@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -27,6 +29,7 @@ from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.param_format import ParamFormat, ScriptOption
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, RunSpec
+from hopyard.domain.run_values import limit_packages
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
 from hopyard.errors import SpecError
@@ -90,6 +93,19 @@ def test_spec_round_trips() -> None:
         time_limit_s=3.5,
     )
     assert to_run_spec(msgspec.json.decode(msgspec.json.encode(spec), type=SpecIn)) == spec
+
+
+def test_thousands_of_packages_fit_into_a_spec_beside_other_values() -> None:
+    packages = {f"a-package-with-a-rather-long-name-{number}": "2026.10.1.post1" for number in range(3001)}
+    assert limit_packages(packages) == packages
+    spec = RunSpec("p", (RoleSpec(("python", "a.py")),), environment=Environment(packages=packages))
+    check_spec(replace(spec, params={f"p{number}": "v" * 150 for number in range(1000)}))
+    many = {f"{number}-{'n' * 100}": "1" for number in range(3001)}
+    with pytest.raises(SpecError, match=r"environment\.packages: at most 256 KiB"):
+        check_spec(replace(spec, environment=Environment(packages=many)))
+    kept = limit_packages(many)
+    check_spec(replace(spec, environment=Environment(packages=kept)))
+    assert 2000 < len(kept) < 3001
 
 
 def test_links_of_the_code_count_to_the_size_of_a_spec() -> None:

@@ -18,10 +18,11 @@ from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.path_check import check_path
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
+from hopyard.domain.run_values import MAX_PACKAGE_BYTES, limit_packages
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
-MAX_SPEC_BYTES = 256 * 1024  # commands, variables, parameters, tags and packages together
+MAX_SPEC_BYTES = 256 * 1024  # commands, variables, parameters and tags together
 MAX_STUDY_BYTES = 1024 * 1024  # of a study without its trial
 
 
@@ -145,12 +146,16 @@ def _check_size(spec: RunSpec) -> None:
     """Raises SpecError for a large spec. Specs are kept and listed for every run and count to no quota, so
     they must be small."""
     packages = spec.environment.packages
+    if len(limit_packages(packages)) < len(packages):
+        raise SpecError(
+            f"environment.packages: at most {MAX_PACKAGE_BYTES >> 10} KiB are allowed",
+            hints=("send fewer of them: the run reports its own packages when it starts",),
+        )
     large = {
         "roles": spec.roles,
         "env": spec.env,
         "params": spec.params,
         "tags": spec.tags,
-        "environment.packages": packages,
         "environment.editable": spec.environment.editable,
         "environment.links": spec.environment.links,
         "secrets": spec.secrets,
@@ -159,7 +164,7 @@ def _check_size(spec: RunSpec) -> None:
     if sum(sizes.values()) > MAX_SPEC_BYTES:
         name = max(sizes, key=sizes.__getitem__)
         raise SpecError(
-            f"{name}: commands, env, params, tags and packages have {sum(sizes.values()) >> 10} KiB "
+            f"{name}: commands, env, params and tags have {sum(sizes.values()) >> 10} KiB "
             f"together, at most {MAX_SPEC_BYTES >> 10} KiB are allowed",
             hints=(
                 (

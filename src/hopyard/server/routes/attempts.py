@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hopyard.config.schemas.fields import Count, Hex, Id, Int64, Key, RequestModel, Text, Time, word_pattern
-from hopyard.config.schemas.run_rules import MAX_SPEC_BYTES
 from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
 from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, gang_state
 from hopyard.domain.checkpoint import Checkpoint
@@ -18,6 +17,7 @@ from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attem
 from hopyard.domain.metric_values import MetricValue, decode_value
 from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
 from hopyard.domain.run import MAX_REPLICAS, Run, check_not_superseded
+from hopyard.domain.run_values import limit_packages
 from hopyard.domain.stream_limits import STREAMS, StreamLimits
 from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
@@ -257,8 +257,6 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def lock(request: ApiRequest[Empty, LockIn]) -> Empty:
         """Record the resolved environment, so that a fork gets the same environment."""
         attempt, run = await _get_attempt(services, request)
-        if len(msgspec.json.encode(request.body.packages)) > MAX_SPEC_BYTES:
-            raise SpecError(f"packages: they exceed the limit of {MAX_SPEC_BYTES >> 10} KiB")
         async with services.blob_collector.paused():
             if request.caller.run is not None and await services.blob_access.find_unsent(
                 run.id, [Digest(request.body.lock)]
@@ -271,9 +269,8 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             await services.manifests.require_blobs(
                 [Digest(request.body.lock)], subject="lock of the environment", max_bytes=MAX_NOTE_BYTES
             )
-            await services.runs.record_lock(
-                run.id, Digest(request.body.lock), request.body.packages, attempt=attempt
-            )
+            packages = limit_packages(request.body.packages)
+            await services.runs.record_lock(run.id, Digest(request.body.lock), packages, attempt=attempt)
         await _count_storage(services, request, run, [Digest(request.body.lock)])
         return Empty()
 
