@@ -118,11 +118,31 @@ def test_pylock(folder: Path) -> None:
     )
     required = read_environment_file(Path("pylock.toml"), folder, {})
     assert required.requirements == "--extra-index-url https://own.example/simple\nsix==1.16.0\n"
+
+
+def test_pylock_with_extras_and_groups(folder: Path) -> None:
     (folder / "pylock.toml").write_text(
-        '[[packages]]\nname = "six"\nversion = "1.16.0"\nmarker = "\'dev\' in dependency_groups"\n'
+        'extras = ["plot"]\ndependency-groups = ["Dev_Tools", "base"]\ndefault-groups = ["base"]\n'
+        + "".join(
+            f'[[packages]]\nname = "{name}"\nversion = "1"\nmarker = "{marker}"\n'
+            for name, marker in {
+                "a": "'plot' in extras and python_version > '3.0'",
+                "b": "'dev-tools' in dependency_groups or 'plot' in extras",
+                "c": "'base' in dependency_groups",
+                "d": "'plot' not in extras",
+            }.items()
+        )
     )
-    with pytest.raises(SpecError, match="six belongs to an extra or a dependency group"):
-        read_environment_file(Path("pylock.toml"), folder, {})
+
+    def lines(words: str) -> list[str]:
+        return read_environment_file(Path(f"pylock.toml{words}"), folder, {}).requirements.splitlines()
+
+    assert lines("") == ["c==1", "d==1"]
+    assert lines("[plot]") == ["a==1 ; python_version > '3.0'", "b==1", "c==1"]
+    assert lines(":dev.tools") == ["b==1", "c==1", "d==1"]
+    for words, problem in (("[no]", "has no extra `no`"), (":no", "has no dependency group `no`")):
+        with pytest.raises(SpecError, match=problem):
+            lines(words)
 
 
 def test_uv_lock_with_extras_and_groups(folder: Path) -> None:
@@ -207,18 +227,19 @@ def test_old_interpreter_is_refused_for_the_sdk(folder: Path) -> None:
         )
     (folder / "a.py").write_text("print(1)\n")
     (folder / "pyproject.toml").write_text(PROJECT.replace(">=3.9", ">=3.12"))
-    lines: list[str] = []
-    build_environment(
-        request, folder, interpreter, {}, lines.append, commands=[["python", "a.py"]], files=set()
-    )
-    assert lines == [f"warning: pyproject.toml requires Python >=3.12, and {interpreter} is Python 3.10"]
+    with pytest.raises(SpecError, match=r"pyproject\.toml requires Python >=3\.12, and .* is Python 3\.10"):
+        build_environment(request, folder, interpreter, {}, print, commands=[["python", "a.py"]], files=set())
     (folder / "pyproject.toml").unlink()
     (folder / "a.py").write_text("\ufeff" + SCRIPT.partition("\n")[2].replace(">=3.9", ">=3.11"))
-    lines.clear()
+    with pytest.raises(SpecError, match=r"a\.py requires Python >=3\.11") as refused:
+        build_environment(request, folder, interpreter, {}, print, commands=[["python", "a.py"]], files=set())
+    assert "leave out --python" in refused.value.hints[1]
+    lines: list[str] = []
+    (folder / "a.py").write_text(SCRIPT.partition("\n")[2].replace(">=3.9", ">=3.6,<3.10"))
     build_environment(
         request, folder, interpreter, {}, lines.append, commands=[["python", "a.py"]], files=set()
     )
-    assert lines == [f"warning: a.py requires Python >=3.11, and {interpreter} is Python 3.10"]
+    assert lines == [f"warning: a.py requires Python >=3.6,<3.10, and {interpreter} is Python 3.10"]
 
 
 @pytest.mark.parametrize(

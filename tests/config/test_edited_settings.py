@@ -13,6 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.config.nested_settings import set_nested
 from hopyard.config.toml_settings import change_toml
 from hopyard.config.yaml_settings import change_yaml
 
@@ -36,15 +37,16 @@ PATHS = st.lists(NAMES, min_size=1, max_size=3)
 def edited(settings: Any, path: list[str], value: Any) -> Any:
     """Returns a copy with the value at a path of keys and indexes. Raises ValueError for an absent entry."""
     settings = copy.deepcopy(settings)
-    *parents, last = path
     node = settings
-    for parent in parents:
-        if isinstance(node, dict) and not isinstance(node.get(parent), (dict, list)):
-            node[parent] = {}
-        node = node[key_of(node, parent)]
-        if not isinstance(node, (dict, list)):
-            raise ValueError
-    node[key_of(node, last)] = value
+    for part, following in zip(path, [*path[1:], None], strict=True):
+        key = key_of(node, part)
+        if following is None:
+            node[key] = value
+        elif isinstance(node, list) or part in node:
+            node[key] = node[key] if isinstance(node[key], (dict, list)) else {}
+        else:
+            node[key] = {}
+        node = node[key]
     return settings
 
 
@@ -107,6 +109,19 @@ def test_yaml_aliases(shared: list[bool], index: int, flow: bool, kind: str) -> 
         if number == index or (index == first and is_shared):
             expected[number] = "new"
     assert yaml.safe_load(change_yaml(text, {f"x.{index}": "new"})) == {"x": expected}
+
+
+@given(SETTINGS, PATHS, VALUES)
+def test_json(settings: dict[str, Any], path: list[str], value: Any) -> None:
+    changed = copy.deepcopy(settings)
+    try:
+        expected = edited(settings, path, value)
+    except ValueError:
+        with pytest.raises(ValueError):
+            set_nested(changed, path, value)
+        return
+    set_nested(changed, path, value)
+    assert changed == expected
 
 
 @given(SETTINGS, PATHS, VALUES)

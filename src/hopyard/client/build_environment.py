@@ -20,7 +20,7 @@ from hopyard.client.environment_files import (
 )
 from hopyard.client.feedback import Notify
 from hopyard.client.interpreter import caller_interpreter, installed_packages, interpreter_version
-from hopyard.client.python_version import check_version, is_allowed, pinned_version
+from hopyard.client.python_version import check_version, is_allowed, is_too_old, pinned_version
 from hopyard.config.run_request import RunRequest
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.urls import find_secrets
@@ -156,6 +156,8 @@ def _checked_interpreter(
     if version is not None:
         _check_sdk_version(scripts, folder, interpreter, version)
         for name, requires in _required_versions(scripts, folder):
+            if is_too_old(version, requires):
+                raise _too_old(interpreter, version, name, requires)
             is_met = True
             with suppress(SpecError):  # a range that this program cannot read forbids nothing
                 is_met = is_allowed((*version, 99), requires, name=name)
@@ -165,6 +167,19 @@ def _checked_interpreter(
                     f"{version[0]}.{version[1]}"
                 )
     return interpreter_environment(folder, interpreter, notify)
+
+
+def _too_old(interpreter: str, version: tuple[int, int], name: str, requires: str) -> SpecError:
+    build = "--requirements pyproject.toml" if name == "pyproject.toml" else "leave out --python"
+    reason = "an environment" if name == "pyproject.toml" else f"the environment of {name}"
+    return SpecError(
+        f"{name} requires Python {requires}, and {interpreter} is Python {version[0]}.{version[1]}",
+        hints=(
+            "use a newer interpreter: activate its environment, or give its path: --python PATH",
+            f"or let Hopyard build {reason} with such a version: {build}",
+            f"or correct requires-python in {name}",
+        ),
+    )
 
 
 def _required_versions(scripts: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hopyard.client.local_requirements import archive_lines, linked_archives, parse_local
+from hopyard.client.lock_markers import choose_marker, plain_name
 from hopyard.client.python_version import choose_version
 from hopyard.client.requirements import RequirementLine, decode_text, flatten_requirements, read_requirements
 from hopyard.config.requirements_path import RequirementsPath, parse_requirements_path
@@ -24,7 +25,6 @@ _PYTHON_OF_CONDA = re.compile(r"python\s*(?:=|==|>=)?\s*([0-9]+(?:\.[0-9]+){0,2}
 _CONDA_TOOLS = frozenset({"pip", "setuptools", "wheel"})
 _EXPORT_TIMEOUT_S = 120.0
 _PUBLIC_INDEX = "//pypi.org/simple"  # or its mirror on the node
-_GROUP_MARKER = re.compile(r"\bin\s+(extras|dependency_groups)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ def read_environment_file(file: Path, root: Path, variables: Mapping[str, str]) 
         return _read_project(file, root, path.extras, path.groups)
     if file.name == "uv.lock":
         return EnvironmentFile(_export_lock(file, path), sources=_project_sources(file.parent, root))
+    if re.fullmatch(r"pylock(\..*)?\.toml", file.name):
+        return _read_pylock(file, path)
     if path.extras or path.groups:
         raise SpecError(
             f"{file.name} has no extras or dependency groups",
-            hints=("a pyproject.toml and a uv.lock have them: `--requirements pyproject.toml[plot]:dev`",),
+            hints=("a pyproject.toml and lock files have them: `--requirements pyproject.toml[plot]:dev`",),
         )
-    if re.fullmatch(r"pylock(\..*)?\.toml", file.name):
-        return _read_pylock(file)
     if file.suffix in (".yml", ".yaml"):
         return _read_conda(file)
     return _resolve_projects(read_requirements(file, variables), root)
@@ -180,8 +180,8 @@ def _group_lines(
     content: Mapping[str, Any], group: str, name: str, outer: tuple[str, ...] = ()
 ) -> Iterator[str]:
     """Yields the requirements of a dependency group, and of the groups that it includes (PEP 735)."""
-    groups = {_plain_group(key): lines for key, lines in content.get("dependency-groups", {}).items()}
-    plain = _plain_group(group)
+    groups = {plain_name(key): lines for key, lines in content.get("dependency-groups", {}).items()}
+    plain = plain_name(group)
     if plain not in groups:
         raise SpecError(
             f"{name} has no dependency group `{group}`",
@@ -194,10 +194,6 @@ def _group_lines(
             yield from _group_lines(content, str(line.get("include-group", "")), name, (*outer, plain))
         else:
             yield str(line)
-
-
-def _plain_group(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _project_sources(folder: Path, root: Path) -> dict[str, str]:
@@ -268,30 +264,43 @@ def _export_lock(file: Path, path: RequirementsPath) -> str:
     return result.stdout.decode()
 
 
-def _read_pylock(file: Path) -> EnvironmentFile:
+def _read_pylock(file: Path, path: RequirementsPath) -> EnvironmentFile:
     content = _parse_toml(decode_text(file.read_bytes(), str(file)), str(file))
+    groups = (*content.get("default-groups", ()), *path.groups)
+    _check_declared(file, "extra", path.extras, content.get("extras", ()))
+    _check_declared(file, "dependency group", path.groups, content.get("dependency-groups", ()))
     indexes = {str(package["index"]) for package in content.get("packages", ()) if "index" in package}
     lines = [f"--extra-index-url {index}" for index in sorted(indexes) if _PUBLIC_INDEX not in index]
     for package in content.get("packages", ()):
         name, version = package.get("name"), package.get("version")
+        marker: str | None = package.get("marker", "")
+        if marker:
+            marker = choose_marker(marker, path.extras, groups, name=f"{file}: {name}")
+        if marker is None:
+            continue
         if not name or not version or "vcs" in package or "directory" in package:
             raise SpecError(
                 f"{file}: {name or 'a package'} has no version in an index",
                 hints=("export a requirements file: `uv export --format requirements-txt`",),
             )
-        if _GROUP_MARKER.search(package.get("marker", "")):
-            raise SpecError(
-                f"{file}: {name} belongs to an extra or a dependency group",
-                hints=("export the file with the extras and groups that a run needs",),
-            )
         archives = [*package.get("wheels", ()), *filter(None, [package.get("sdist"), package.get("archive")])]
         digests = [archive["hashes"].get("sha256") for archive in archives]
         hashes = [f"--hash=sha256:{digest}" for digest in digests if digest]
-        marker = f" ; {package['marker']}" if package.get("marker") else ""
-        lines.append(" ".join((f"{name}=={version}{marker}", *hashes)))
+        condition = f" ; {marker}" if marker else ""
+        lines.append(" ".join((f"{name}=={version}{condition}", *hashes)))
     requires = str(content.get("requires-python", ""))
     python = choose_version(requires, name=str(file)) if requires else ""
     return EnvironmentFile("".join(f"{line}\n" for line in lines), python, requires)
+
+
+def _check_declared(file: Path, kind: str, names: Sequence[str], declared: Sequence[str]) -> None:
+    known = set(map(plain_name, declared))
+    unknown = [name for name in names if plain_name(name) not in known]
+    if unknown:
+        raise SpecError(
+            f"{file} has no {kind} `{unknown[0]}`",
+            hints=(f"its {kind}s: {', '.join(sorted(declared)) or 'none'}",),
+        )
 
 
 def _read_conda(file: Path) -> EnvironmentFile:

@@ -33,6 +33,17 @@ def is_allowed(version: Version, requirement: str, *, name: str) -> bool:
     return True
 
 
+def is_too_old(version: Version, requirement: str) -> bool:
+    """Returns whether a requirement allows no version up to this one, as far as it can be read. version:
+    major and minor."""
+    bounds = [found for part in requirement.split(",") if (found := _CLAUSE.fullmatch(part)) is not None]
+    return any(
+        tuple(map(int, bound[2].split(".")))[:2] > version
+        for bound in bounds
+        if bound[1] in (">=", ">", "~=", "==")
+    )
+
+
 def choose_version(requirement: str, *, name: str) -> str:
     """Returns the version next to this program's own that meets the requirement, an older one first.
 

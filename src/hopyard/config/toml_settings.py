@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hopyard.config.key_values import Value
+from hopyard.config.nested_settings import set_nested
 
 _WORD = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _KEY = rf"{_WORD}(?:[ \t]*\.[ \t]*{_WORD})*"
@@ -43,7 +44,7 @@ def change_toml(text: str, params: Mapping[str, Value]) -> str:
             raise ValueError(f"`{name}` is null, which TOML cannot contain")
         expected = tomllib.loads(text)
         path = (name,) if name in expected else tuple(name.split("."))
-        _set_nested(expected, path, value)
+        set_nested(expected, path, value)
         text = _set(text, path, value)
         if repr(tomllib.loads(text)) != repr(expected) and tomllib.loads(text) != expected:
             raise ValueError(f"`{name}` cannot be changed in place")
@@ -62,7 +63,7 @@ def _set(text: str, path: tuple[str, ...], value: Value) -> str:
         if inner:  # an inline table is written as a whole
             old = tomllib.loads(f"x = {text[entry.start : entry.end]}")["x"]
             new = old if isinstance(old, (dict, list)) else {}
-            _set_nested(new, inner, value)
+            set_nested(new, inner, value)
         return text[: entry.start] + _format(new) + text[entry.end :]
     headers = [each for each in entries if each.is_header and each.path == path[: len(each.path)]]
     outer = [each for each in headers if len(each.path) < len(path)]
@@ -126,28 +127,6 @@ def _words(key: str) -> tuple[str, ...]:
     return tuple(
         json.loads(word) if word.startswith('"') else word.strip("'") for word in re.findall(_WORD, key)
     )
-
-
-def _set_nested(values: Any, path: Sequence[str], value: Value) -> None:
-    *parents, last = path
-    for parent in parents:
-        if isinstance(values, list):
-            values = values[_index(parent, values)]
-            continue
-        inner = values.setdefault(parent, {})
-        if not isinstance(inner, (dict, list)):
-            inner = values[parent] = {}
-        values = inner
-    if isinstance(values, list):
-        values[_index(last, values)] = value
-    else:
-        values[last] = value
-
-
-def _index(name: str, entries: Sequence[Any]) -> int:
-    if name.isdecimal() and int(name) < len(entries):
-        return int(name)
-    raise ValueError(f"`{name}` is not an entry of a list")
 
 
 def _format(value: Any) -> str:

@@ -106,11 +106,13 @@ def _changed_settings(name: str, old: bytes, params: Mapping[str, ParamValue]) -
         from hopyard.config.toml_settings import change_toml
 
         return change_toml(old.decode("utf-8-sig"), params).encode()
+    from hopyard.config.nested_settings import set_nested
+
     values = json.loads(old) if old.strip() else {}
     if not isinstance(values, dict):
         raise ValueError("it is not an object")
     for key, value in params.items():
-        _set_nested(values, key, value)
+        set_nested(values, [key] if key in values else key.split("."), value)
     return json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
@@ -175,13 +177,3 @@ def _read_reads(folder: ReplicaDir) -> list[dict[str, Any]]:
                     if isinstance(value, dict):
                         lines.append(value)
     return lines
-
-
-def _set_nested(values: dict[str, Any], name: str, value: object) -> None:
-    *parents, last = [name] if name in values else name.split(".")
-    for parent in parents:
-        inner = values.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            inner = values[parent] = {}
-        values = inner
-    values[last] = value

@@ -1,0 +1,28 @@
+"""Values of settings by paths of keys, as files of settings and parameters name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def set_nested(values: Any, path: Sequence[str], value: object) -> None:
+    """Sets the value at a path of keys. In a list, a key is the index of an entry. A mapping is created where
+    none is. Raises ValueError for an entry that a list lacks."""
+    *parents, last = path
+    for parent in parents:
+        key = _key_of(values, parent)
+        if isinstance(values, dict) and parent not in values:
+            values[parent] = {}
+        if not isinstance(values[key], (dict, list)):
+            values[key] = {}
+        values = values[key]
+    values[_key_of(values, last)] = value
+
+
+def _key_of(values: dict[str, Any] | list[Any], name: str) -> Any:
+    if isinstance(values, dict):
+        return name
+    if name.isdecimal() and int(name) < len(values):
+        return int(name)
+    raise ValueError(f"`{name}` is not an entry of a list")
