@@ -42,10 +42,10 @@ def edited(settings: Any, path: list[str], value: Any) -> Any:
         key = key_of(node, part)
         if following is None:
             node[key] = value
-        elif isinstance(node, list) or part in node:
-            node[key] = node[key] if isinstance(node[key], (dict, list)) else {}
-        else:
+        elif isinstance(node, dict) and not isinstance(node.get(key), (dict, list)):
             node[key] = {}
+        elif not isinstance(node[key], (dict, list)):
+            raise ValueError  # one entry of a list
         node = node[key]
     return settings
 

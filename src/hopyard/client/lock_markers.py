@@ -7,16 +7,15 @@ from collections.abc import Collection
 
 from hopyard.errors import SpecError
 
-_TOKEN = re.compile(r"""\s*("[^"]*"|'[^']*'|[()]|[<>=!~]+|[\w.]+)""")
+_TOKEN = re.compile(r"""\s*("[^"]*"|'[^']*'|[()]|[<>=!~]++|[\w.]++)""")
+_TOKENS = re.compile(rf"(?:{_TOKEN.pattern})*+\s*+")
 _NAMES = ("extras", "dependency_groups")
 
 
 def choose_marker(marker: str, extras: Collection[str], groups: Collection[str], *, name: str) -> str | None:
     """Returns the marker without its conditions on extras and groups: "" if it always holds, None if it never
     does. name: of the package, for an error. Raises SpecError."""
-    tokens = _TOKEN.findall(marker)
-    if "".join(tokens) != re.sub(r"\s(?=(?:[^'\"]|'[^']*'|\"[^\"]*\")*$)", "", marker):
-        raise SpecError(f"{name}: `{marker}` is not a marker")
+    tokens = _TOKEN.findall(marker) if _TOKENS.fullmatch(marker) else ["…"]
     chosen = {kind: set(map(plain_name, given)) for kind, given in zip(_NAMES, (extras, groups), strict=True)}
     try:
         value, rest = _read_any(tokens, chosen)

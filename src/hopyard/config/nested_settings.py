@@ -8,15 +8,15 @@ from typing import Any
 
 def set_nested(values: Any, path: Sequence[str], value: object) -> None:
     """Sets the value at a path of keys. In a list, a key is the index of an entry. A mapping is created where
-    none is. Raises ValueError for an entry that a list lacks."""
+    none is. Raises ValueError for an entry that a list lacks, and for one that has no keys."""
     *parents, last = path
     for parent in parents:
         key = _key_of(values, parent)
-        if isinstance(values, dict) and parent not in values:
-            values[parent] = {}
-        if not isinstance(values[key], (dict, list)):
+        if isinstance(values, dict) and not isinstance(values.get(key), (dict, list)):
             values[key] = {}
         values = values[key]
+        if not isinstance(values, (dict, list)):
+            raise ValueError(f"entry `{parent}` of a list has no keys")
     values[_key_of(values, last)] = value
 
 

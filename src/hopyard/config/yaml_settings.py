@@ -74,6 +74,8 @@ def _set(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
                 raise ValueError(f"`{name}` is an alias, so a change would reach other settings")
             mapping = node
             continue
+        if not is_last and isinstance(mapping, yaml.SequenceNode):
+            raise ValueError(f"entry `{name}` of a list has no keys")
         new = _format(value) if is_last else _flow(path[depth + 1 :], value)
         if node is not target:
             return text[: node.start_mark.index] + new + text[node.end_mark.index :]

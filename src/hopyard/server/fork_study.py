@@ -111,7 +111,7 @@ def with_trial_code(
     environment: EnvironmentIn | None = None,
     param_format: ParamFormatIn | None = None,
 ) -> dict[str, Any]:
-    """Returns the StudySpec whose trials run this code, in this environment, with this form of parameters;
+    """Returns the StudySpec with this code for its trials, this environment and this form of parameters;
     None keeps that of the study. git: of the code."""
     trial = study.get("trial")
     if not trial:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from hopyard.domain.param_format import ParamFormat, added_words
@@ -215,6 +218,57 @@ def test_settings_of_hydra_are_read_from_its_files() -> None:
         "trainer.max_epochs",
     ]
     assert form.options["trainer.max_epochs"].numeric and not form.options["optim.name"].numeric
+
+
+def test_script_that_composes_its_settings_takes_overrides() -> None:
+    head = "import sys\nfrom hydra import compose, initialize\nwith initialize(config_path='conf'):\n    "
+    files = {"conf/main.yaml": b"lr: 1\n"}
+    for line, takes in (
+        ("compose(config_name='main', overrides=sys.argv[1:])", True),
+        ("words = sys.argv[1:]; cfg = compose('main', overrides=['a=1', *words])", True),
+        ("compose(config_name='main', overrides=['lr=2'])", False),
+    ):
+        source = (head + line).encode()
+        form = analyse_script("a.py", lambda path, source=source: {**files, "a.py": source}.get(path))
+        assert (form is not None and form.style == "hydra" and list(form.options) == ["lr"]) is takes, line
+
+
+HYDRA_FILES = {
+    "main.yaml": (
+        "defaults:\n  - base\n  - server: web\n  - data@train: mnist\n  - data@eval.set: mnist\n"
+        "  - optional local: absent\n  - _self_\n  - override /server/db: lite\n\nseed: 1\n"
+    ),
+    "base.yaml": "lr: 0.1\n",
+    "server/web.yaml": "defaults:\n  - db: full\n  - /data@copy: mnist\n  - common\nport: 80\n",
+    "server/common.yaml": "host: a\n",
+    "server/db/full.yaml": "user: a\n",
+    "server/db/lite.yaml": "file: b\n",
+    "data/mnist.yaml": "folder: x\nsize:\n  train: 1\n",
+}
+
+
+def test_settings_of_groups_are_those_that_hydra_composes(tmp_path: Path) -> None:
+    hydra = pytest.importorskip("hydra")
+    for path, text in HYDRA_FILES.items():
+        file = tmp_path / "conf" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "s.py").write_text("import hydra\n@hydra.main('conf', 'main')\ndef main(c): ...\n")
+    form = analyse_script("s.py", lambda p: (tmp_path / p).read_bytes() if (tmp_path / p).is_file() else None)
+    assert form is not None
+
+    def keys(values: Any, prefix: str = "") -> set[str]:
+        inner = {f"{prefix}{key}": value for key, value in values.items()}
+        deep = [keys(value, f"{key}.") for key, value in inner.items() if hasattr(value, "items")]
+        return {key for key, value in inner.items() if not hasattr(value, "items")}.union(*deep)
+
+    with hydra.initialize_config_dir(str(tmp_path / "conf"), version_base=None):
+        composed = keys(hydra.compose("main"))
+        groups = {"server", "server/db", "data@train", "data@eval.set", "data@server.copy", "local"}
+        assert {*composed, *groups} <= set(form.options)
+        for group in sorted(groups - {"local"}):  # the names are those of Hydra's command line
+            choice = {"server": "web", "server/db": "full"}.get(group, "mnist")
+            hydra.compose("main", overrides=[f"{group}={choice}"])
 
 
 def test_variables_the_sdk_and_plain_scripts() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from hopyard.domain.notebook import read_notebook
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
 from hopyard.domain.script_analysis import argparse_options, argument_calls, signature_options, typed_options
-from hopyard.domain.script_analysis.hydra_settings import hydra_options
+from hopyard.domain.script_analysis.hydra_settings import hydra_options, takes_overrides
 from hopyard.domain.script_analysis.source_tree import ReadSource, SourceTree, read_sources
 
 Detector = Callable[[list[SourceTree], ReadSource], ParamFormat | None]
@@ -58,7 +58,7 @@ def _sdk(sources: list[SourceTree]) -> ParamFormat | None:
 
 def _hydra(sources: list[SourceTree], read: ReadSource) -> ParamFormat | None:
     for source in sources:
-        if any(name == "hydra.main" for name, _ in source.calls()):
+        if takes_overrides(source):
             options = hydra_options(source, read)
             return ParamFormat(
                 ParamStyle.HYDRA, f"Hydra in {source.path}", options=options, default=OptionKind.JOINED
