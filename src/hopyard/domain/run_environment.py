@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from hopyard.errors import SpecError
 
+MASKED_VALUE = "***"  # instead of a value that only the user of a run may read
+
 # Variables that programs need to work on this machine. No preferences of a person, and no usual secrets.
 PASSED_VARIABLES = (
     "PATH",

@@ -10,10 +10,9 @@ from typing import Any
 from hopyard.config.schemas.run_rules import check_variables
 from hopyard.domain.access import Scope
 from hopyard.domain.run import Run, RunSpec
+from hopyard.domain.run_environment import MASKED_VALUE
 from hopyard.server.authentication import Caller
 from hopyard.server.services import Services
-
-MASKED_VALUE = "***"
 
 
 def may_see_values(caller: Caller, run: Run) -> bool:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from hopyard.api_client.run_access import read_run_access
-from hopyard.config.schemas.study_json import study_to_json
+from hopyard.config.schemas.study_json import study_to_journal
 from hopyard.domain.study import CONTINUE_EXIT_CODE, Parallel
 from hopyard.errors import Forbidden, HopyardError, StorageFull, StudyFailed, WorkersLost
 from hopyard.sdk import session
@@ -111,7 +111,7 @@ class _StudyProcess:
         spec, context = self._context.spec, self._context
         folder = Path.cwd()
         searcher = build(spec, lambda text: load_attribute(text, folder))
-        start_record = {"spec": study_to_json(spec), "attempt": context.attempt, "pid": os.getpid()}
+        start_record = {"spec": study_to_journal(spec), "attempt": context.attempt, "pid": os.getpid()}
         self._journal.write("study", **start_record)
         self._past_records.append({"kind": "study", **start_record})
         curves = self._curves()

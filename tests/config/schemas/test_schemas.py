@@ -23,7 +23,7 @@ from hopyard.config.schemas.runs import (
     to_run_spec,
 )
 from hopyard.config.schemas.studies import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study_json
-from hopyard.config.schemas.study_json import study_from_json, study_to_json
+from hopyard.config.schemas.study_json import study_from_json, study_to_journal, study_to_json
 from hopyard.domain.gang import Closeness, NodeSelector, Topology
 from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.param_format import ParamFormat, ScriptOption
@@ -112,6 +112,17 @@ def test_links_of_the_code_count_to_the_size_of_a_spec() -> None:
     links = {f"link{number}": "/" + "t" * 4000 for number in range(100)}
     with pytest.raises(SpecError, match=r"environment\.links: .* at most 256 KiB"):
         check_spec(RunSpec("p", (RoleSpec(("python", "a.py")),), environment=Environment(links=links)))
+
+
+def test_journal_of_a_study_has_no_values_of_variables() -> None:
+    trial = {"params": {"a": 1}, "env": {"KEY": "private"}}
+    spec = StudySpec(
+        "s", Space(()), "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("random"), 9, trial=trial
+    )
+    value = study_to_journal(spec)
+    assert value["trial"] == {"params": {"a": 1}, "env": {"KEY": "***"}}
+    assert spec.trial is not None and spec.trial["env"] == {"KEY": "private"}
+    assert study_from_json(value).metric == "loss"
 
 
 def test_study_round_trips() -> None:

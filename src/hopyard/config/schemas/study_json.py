@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from hopyard.domain.run_environment import MASKED_VALUE
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import (
     BudgetUnit,
@@ -33,6 +34,15 @@ _DOMAIN_NAMES = {kind: name for name, kind in _DOMAIN_TYPES.items()}
 def study_to_json(spec: StudySpec) -> dict[str, Any]:
     """Returns JSON that `study_from_json` reads as an equal StudySpec, with the same types."""
     return {**asdict(spec), "space": space_to_json(spec.space)}
+
+
+def study_to_journal(spec: StudySpec) -> dict[str, Any]:
+    """Returns the JSON for a journal, which all users may read: without the values of variables."""
+    value = study_to_json(spec)
+    if value["trial"] is not None:
+        env = dict.fromkeys(value["trial"].get("env") or {}, MASKED_VALUE)
+        value["trial"] = {**value["trial"], "env": env}
+    return value
 
 
 def space_to_json(space: Space) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def _end_offline(key: Any) -> None:
 
 def _extend_run(run_class: Any) -> None:
     create, log, finish = run_class.__init__, run_class.log, run_class.finish
-    define_metric = getattr(run_class, "define_metric", None)
+    define_metric: Any = getattr(run_class, "define_metric", None)
 
     def define_and_remember(
         self: Any, name: Any, step_metric: Any = None, *arguments: Any, **options: Any
