@@ -8,13 +8,13 @@ import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.launch import Launch
+from hopyard.domain.replica import StopOrder
 
 FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
 PREEMPTED = Exit(ExitKind.PREEMPTED, 143, "asked to make room")
@@ -62,19 +62,11 @@ class WaitingEngine:
             self._set_alarm()
 
     # nothing here takes long
-    async def stop(
-        self,
-        attempt: AttemptId,
-        /,
-        *,
-        grace: timedelta,  # noqa: ARG002
-        preempt: bool = False,
-        signal: str = "TERM",  # noqa: ARG002
-    ) -> None:
+    async def stop(self, attempt: AttemptId, order: StopOrder, /) -> None:
         found = self._attempts.get(attempt)
         if found is not None and not found.over:
             self._left_s[split_attempt(attempt)[0]] = max(found.ends_at - time.monotonic(), 0.0)
-            self._end(attempt, found, PREEMPTED if preempt else STOPPED)
+            self._end(attempt, found, PREEMPTED if order.requests_checkpoint else STOPPED)
             self._changed.set()
 
     async def observe(self) -> Observation:

@@ -14,6 +14,7 @@ from hopyard.controller.launch_builder import LaunchBuilder
 from hopyard.controller.stop_requests import PREEMPT_GRACE
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import AttemptId, NodeId, RunId
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.clock import Clock
@@ -227,8 +228,8 @@ class GatedStore:
         self.calls.append("recorded")
         return recorded
 
-    async def request_stop(self, run: RunId, /, *, now: datetime) -> Any:
-        recorded = await self._inner.request_stop(run, now=now)
+    async def request_stop(self, run: RunId, order: StopOrder, /, *, now: datetime) -> Any:
+        recorded = await self._inner.request_stop(run, order, now=now)
         if self.on_stop_recorded is not None:
             await self.on_stop_recorded()
         return recorded

@@ -11,6 +11,7 @@ import pytest
 
 from hopyard.controller.clock import CLOCK_CHECK_INTERVAL_S
 from hopyard.domain.ids import AttemptId, RunId, attempt_id
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.run import RunEventKind, RunPhase
 from hopyard.testing.clock import ManualClock
 from hopyard.testing.fake_engine import ReplicaScript
@@ -107,7 +108,7 @@ def test_stop_grace_does_not_change_with_a_clock_jump(tmp_path: Path, jump: time
     async def scenario(harness: ClockJumpHarness) -> None:
         run = await harness.submit_with_script(ReplicaScript(run_time=timedelta(hours=5), ignores_stop=True))
         await harness.advance(timedelta(seconds=5))
-        await harness.controller.stop(run, grace=timedelta(seconds=30))
+        await harness.controller.stop(run, StopOrder(30.0))
         await harness.settle()
         harness.adjustable_clock.offset += jump
         await harness.advance(timedelta(seconds=25))

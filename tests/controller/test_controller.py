@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,14 +17,15 @@ from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id, split_attempt
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RoleSpec, RunEventKind, RunPhase, RunSpec
 from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.stores.sql.reservations import SqlReservationStore
-from hopyard.testing.fake_engine import FakeEngine, ReplicaScript
-from tests.controller.controller_harness import NODES, ControllerHarness, GatedStore, run_scenario
+from hopyard.testing.fake_engine import ReplicaScript
+from tests.controller.controller_harness import ControllerHarness, GatedStore, run_scenario
 
 FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
 LOST = Exit(ExitKind.LOST, 1, "its processes vanished")
@@ -184,7 +186,7 @@ def test_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
         harness.start()
         run = await harness.submit()
         await harness.advance(timedelta(seconds=5))
-        await harness.controller.stop(run, grace=timedelta(seconds=30))
+        await harness.controller.stop(run, StopOrder(30.0))
         await harness.settle()
         assert (await harness.runs.get(run)).phase is RunPhase.STOPPING
         await harness.advance(timedelta(seconds=25))
@@ -197,39 +199,25 @@ def test_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
     )
 
 
-class StopRecorder(FakeEngine):
-    """how: for each stop, whether it was a safe-point stop."""
-
-    how: list[bool]
-
-    async def stop(
-        self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False, signal: str = "TERM"
-    ) -> None:
-        self.how.append(preempt)
-        await super().stop(attempt, grace=grace, preempt=preempt, signal=signal)
-
-
 def test_safe_point_stop_is_not_replaced_by_reconciliation(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        harness.engine = engine = StopRecorder(harness.clock, NODES, harness.engine.script_of)
-        engine.how = []
         harness.cluster = store = GatedStore(harness.cluster)
         harness.start()
         run = await harness.submit()
         await harness.advance(timedelta(seconds=5))
-        await harness.controller.stop(run, grace=timedelta(seconds=30), at_safe_point=True)
+        await harness.controller.stop(run, StopOrder.for_preemption(30.0))
         await harness.advance(timedelta(seconds=5))
         assert not await harness.is_final(run)
-        assert engine.how == [True]
+        assert [order.at_safe_point for _, order in harness.engine.stops] == [True]
 
         second = await harness.submit()
         await harness.advance(timedelta(seconds=5))
-        engine.how.clear()
+        harness.engine.stops.clear()
         # a reconciliation between recording that it should stop and stopping it
         store.on_stop_recorded = harness.controller.observe_now
-        await harness.controller.stop(second, grace=timedelta(seconds=30), at_safe_point=True)
+        await harness.controller.stop(second, StopOrder.for_preemption(30.0))
         await harness.settle()
-        assert engine.how == [True]
+        assert [order.at_safe_point for _, order in harness.engine.stops] == [True]
 
     run_scenario(
         tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1), ignores_stop=True)
@@ -310,7 +298,7 @@ def test_released_capacity_ends_the_pause_after_an_idle_cycle(tmp_path: Path) ->
         await harness.settle()  # the cycle without a result is over, and the pause has begun
         ended = clock.now()
         assert ended - began[-1] == timedelta(seconds=1)
-        await harness.controller.stop(first, grace=timedelta(0))
+        await harness.controller.stop(first, StopOrder(0.0))
         await harness.advance(timedelta(seconds=10))
         assert (await harness.runs.get(second)).phase is RunPhase.RUNNING
         assert began[-1] == ended + timedelta(seconds=CYCLE_PAUSE_FACTOR)
@@ -419,6 +407,34 @@ def test_stop_request_survives_a_crash(tmp_path: Path) -> None:
         assert (await harness.runs.get(run)).phase is RunPhase.CANCELLED
 
     run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
+
+
+def test_restarted_server_repeats_the_order_of_a_stop(tmp_path: Path) -> None:
+    """Its grace, its signal and its safe point. A plain stop keeps the signal of an earlier one."""
+    saves = StopOrder.for_request(3000.0, "INT", preempt=True)
+    stops = StopOrder.for_request(2000.0)
+
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        run = await harness.submit()
+        await harness.advance(timedelta(seconds=3))
+        for order, repeated in ((saves, saves), (stops, replace(stops, signal="INT"))):
+            await harness.controller.stop(run, order)
+            await harness.settle()
+            harness.engine.stops.clear()
+            await harness.crash()
+            harness.start()
+            await harness.advance(timedelta(seconds=5))
+            assert harness.engine.stops == [(attempt_id(run, 1), repeated)]
+            assert harness.controller.stop_order(attempt_id(run, 1)) == repeated
+
+    run_scenario(
+        tmp_path,
+        scenario,
+        lambda _a, _r: ReplicaScript(
+            run_time=timedelta(hours=5), ignores_stop=True, save_time=timedelta(hours=1)
+        ),
+    )
 
 
 def test_late_status_of_an_old_attempt_is_ignored_and_its_replica_stopped(tmp_path: Path) -> None:

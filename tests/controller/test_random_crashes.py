@@ -18,6 +18,7 @@ import pytest
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.run import RunPhase
 from hopyard.testing.fake_engine import FINISHED, ReplicaScript
 from tests.controller.controller_harness import ControllerHarness
@@ -73,7 +74,7 @@ class CrashScenario:
                 run = chance.choice(self.runs)
                 if not await harness.is_final(run):
                     self.stopped.add(run)
-                    await harness.controller.stop(run, grace=timedelta(minutes=chance.uniform(0, 30)))
+                    await harness.controller.stop(run, StopOrder(60 * chance.uniform(0, 30)))
             case "crash":
                 for _ in range(chance.randrange(40)):  # at any point of its work
                     await asyncio.sleep(0)

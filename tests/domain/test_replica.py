@@ -33,5 +33,24 @@ def test_stop_order_for_peers_has_the_cause(
     assert stop_order_for_peers(ended, 3.0) == StopOrder(3.0, kind, reason)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "merged"),
+    [
+        (StopOrder.for_request(60.0, "INT"), StopOrder(30.0), (30.0, "INT", False)),
+        (StopOrder.for_request(30.0, "INT"), StopOrder.for_request(60.0, "TERM"), (30.0, "TERM", False)),
+        (StopOrder(30.0), StopOrder.for_request(60.0, "USR1"), (30.0, "USR1", False)),
+        (StopOrder.for_request(30.0, "INT", preempt=True), StopOrder(9.0), (9.0, "INT", False)),
+        (StopOrder.for_request(30.0, "INT"), StopOrder.for_preemption(60.0), (30.0, "INT", False)),
+        (StopOrder.for_preemption(30.0), StopOrder.for_preemption(60.0), (30.0, "", True)),
+    ],
+)
+def test_merged_orders_keep_the_last_signal_that_was_named(
+    first: StopOrder, second: StopOrder, merged: tuple[float, str, bool]
+) -> None:
+    order = first.merged_with(second)
+    assert (order.grace_s, order.signal, order.at_safe_point) == merged
+    assert order.merged_with(second) == order  # a repeated order changes nothing
+
+
 def test_successful_replicas_give_no_stop_order() -> None:
     assert stop_order_for_peers([], 3.0) is None and stop_order_for_peers([(0, FINISHED)], 3.0) is None

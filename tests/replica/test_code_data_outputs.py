@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from hopyard.domain.encoded_path import decode_path
 from hopyard.domain.ids import AttemptId, Digest
 from hopyard.domain.launch import Launch, RestorePoint
 from hopyard.domain.manifest import Manifest
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
 from hopyard.engines.local.cgroups import find_cgroups
@@ -340,7 +341,7 @@ def test_stop_ends_wait_for_space(run_scenario: RunScenario) -> None:
         fixture.sink.disk_full_streams = 10**6
         await fixture.launch("a.1", SAVES)
         fixture.sink.wait(lambda sink: sink.disk_full_streams < 10**6)
-        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+        await fixture.engine.stop(AttemptId("a.1"), StopOrder(1.0))
         await fixture.wait_exits("a.1")
         assert fixture.sink.checkpoints == []
         assert b"could not be stored: no space is left" in fixture.sink.stream("a.1", 0, "events")

@@ -185,7 +185,7 @@ def test_stop_near_time_limit_is_reported_as_stop(run_scenario: RunScenario) -> 
         ReplicaFolder(fixture.folder("a.1")).request_stop(
             StopOrder.for_time_limit(3000.0, "time limit of 3600 s reached")
         )
-        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+        await fixture.engine.stop(AttemptId("a.1"), StopOrder(60.0))
         assert await fixture.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 3, "stopped by request")]
 
     run_scenario(scenario)

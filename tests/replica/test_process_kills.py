@@ -17,6 +17,7 @@ import pytest
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Resources
 from hopyard.replica import main, process_tree
 from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
@@ -300,7 +301,7 @@ def test_program_behind_shell_gets_grace_period(run_scenario: RunScenario) -> No
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", command=("sh", "-c", f'python -c "{inner}"; echo never'))
         await fixture.wait_output("a.1", b"up")
-        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+        await fixture.engine.stop(AttemptId("a.1"), StopOrder(60.0))
         (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.STOPPED
         assert b"saved" in fixture.sink.stream("a.1", 0, "stdout")

@@ -4,7 +4,6 @@ the complete home, follows none."""
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -137,7 +136,7 @@ def test_named_pipes_do_not_block_replica_or_engine(
         await fixture.observe_until(lambda _: (work / "planted").exists())
         await fixture.launch("b.1", "print('of another run')")
         assert [ended.code for ended in await fixture.wait_exits("b.1")] == [0]
-        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+        await fixture.engine.stop(AttemptId("a.1"), StopOrder(1.0))
         await fixture.engine.forget(AttemptId("a.1"))
         await fixture.observe_until(lambda _: not fixture.folder("a.1").exists())
         await fixture.observe_until(

@@ -13,6 +13,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import AttemptId, Digest, GangId, NodeId, RunId
 from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Resources
 from hopyard.errors import LaunchFailed
 from hopyard.simulator.clock import START_TIME, ManualClock
@@ -139,7 +140,7 @@ def test_preempted_attempt_saves_before_it_exits() -> None:
         await harness.launch()
         await harness.until(30)
         for _ in range(2):  # a second request does not interrupt the save
-            await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=60), preempt=True)
+            await harness.engine.stop(ATTEMPT, StopOrder.for_preemption(60.0))
         await harness.until(200)
         assert harness.saved == [(40, 30_000_000)]
         assert [exit[::2] for exit in harness.exits()] == [(40, ExitKind.PREEMPTED)] * 2
@@ -153,7 +154,7 @@ def test_attempt_is_killed_after_its_grace_and_loses_unsaved_work() -> None:
         harness = EngineHarness(100, save_s=10, checkpoint_every_s=20)
         await harness.launch()
         await harness.until(35)
-        await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=3), preempt=True)
+        await harness.engine.stop(ATTEMPT, StopOrder.for_preemption(3.0))
         await harness.until(200)
         assert harness.saved == [(20, 20_000_000)]
         assert harness.exits()[0] == (38, 0, ExitKind.PREEMPTED)
@@ -167,13 +168,13 @@ def test_stop_during_a_save_is_immediate() -> None:
         harness = EngineHarness(100, save_s=10)
         await harness.launch()
         await harness.until(30)
-        await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=60), preempt=True)
+        await harness.engine.stop(ATTEMPT, StopOrder.for_preemption(60.0))
         await harness.until(32)
-        await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=60))
+        await harness.engine.stop(ATTEMPT, StopOrder(60.0))
         await harness.until(200)
         assert harness.exits()[0] == (32, 0, ExitKind.STOPPED)
-        await harness.engine.stop(ATTEMPT, grace=timedelta(0))  # over already
-        await harness.engine.stop(AttemptId("nobody.1"), grace=timedelta(0))
+        await harness.engine.stop(ATTEMPT, StopOrder(0.0))  # over already
+        await harness.engine.stop(AttemptId("nobody.1"), StopOrder(0.0))
         assert len(harness.exits()) == 2
 
     run_simulation(scenario)

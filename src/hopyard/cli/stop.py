@@ -10,7 +10,7 @@ from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import json_option, run_argument
 from hopyard.cli.run_text import is_final
 from hopyard.client.run_lookup import get_run
-from hopyard.domain.replica import DEFAULT_STOP_SIGNAL, STOP_SIGNALS
+from hopyard.domain.replica import STOP_SIGNALS
 from hopyard.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 @click.option(
     "--signal",
     metavar="NAME",
-    default=DEFAULT_STOP_SIGNAL,
-    show_default=True,
-    help="Signal that the processes get first: INT acts as Ctrl-C.",
+    help="Signal that the processes get first: INT acts as Ctrl-C. Default: that of an earlier `hop stop`,"
+    " or TERM.",
 )
 @json_option
-def stop(refs: tuple[str, ...], grace: str, signal: str, as_json: bool) -> None:
+def stop(refs: tuple[str, ...], grace: str, signal: str | None, as_json: bool) -> None:
     """End runs: their processes get SIGTERM, then SIGKILL after the grace period.
     Queued runs leave the queue.
 
@@ -47,7 +46,7 @@ def stop(refs: tuple[str, ...], grace: str, signal: str, as_json: bool) -> None:
     from hopyard.config.units import parse_time
 
     grace_s = 0.0 if grace in ("0", "0s") else parse_time(grace, what="--grace")
-    chosen = _parse_signal(signal)
+    chosen = None if signal is None else _parse_signal(signal)
     client = connect()
     try:
         runs = [get_run(client, ref) for ref in refs]  # all names are looked up before anything is stopped
@@ -55,11 +54,15 @@ def stop(refs: tuple[str, ...], grace: str, signal: str, as_json: bool) -> None:
         others = ("nothing was stopped: leave it out to stop the others",) if len(refs) > 1 else ()
         raise NotFound(error.message, hints=(*others, *error.hints)) from None
 
+    body: api.StopIn = {"grace_s": grace_s}
+    if chosen is not None:
+        body["signal"] = chosen
+
     def end(run: api.RunOut) -> api.RunOut:
-        return run if is_final(run) else client.stop_run(run["id"], {"grace_s": grace_s, "signal": chosen})
+        return run if is_final(run) else client.stop_run(run["id"], body)
 
     def said(before: api.RunOut, after: api.RunOut) -> str:
-        sent = f" with SIG{chosen}" if after["phase"] == "stopping" and chosen != DEFAULT_STOP_SIGNAL else ""
+        sent = f" with SIG{chosen}" if after["phase"] == "stopping" and chosen not in (None, "TERM") else ""
         return f"{after['name']}  {'had already ended: ' if is_final(before) else ''}{after['phase']}{sent}"
 
     apply_to_each(unique(runs), end, format_result=said, as_json=as_json)

@@ -19,12 +19,12 @@ from hopyard.controller.launcher import Launcher, RunReadTask
 from hopyard.controller.leader_election import LEASE_TTL, Leadership
 from hopyard.controller.reconciler import Reconciler
 from hopyard.controller.scheduling_loop import HOLDS_INTERVAL, MAX_HOLDS_PAUSE, CommittedBatch, SchedulingLoop
-from hopyard.controller.stop_requests import DEFAULT_GRACE, PREEMPT_GRACE, StopRequests
+from hopyard.controller.stop_requests import PREEMPT_GRACE, StopRequests
 from hopyard.controller.trial_cleanup import TrialCleanup
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, Exit, ExitKind, ReplicaStatus
 from hopyard.domain.cluster import Observation, Plan, Snapshot
 from hopyard.domain.ids import AttemptId, RunId, Version, split_attempt
-from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
+from hopyard.domain.replica import DEFAULT_STOP_ORDER, StopOrder
 from hopyard.domain.run import Run, RunEvent
 from hopyard.errors import StorageFull
 from hopyard.interfaces.change_notifier import ChangeNotifier
@@ -177,51 +177,36 @@ class Controller:
         """Returns a current snapshot, with this server's view of nodes and its preemption grace."""
         return self._scheduling_loop.with_scheduler_view(await self._cluster.snapshot(now=self._clock.now()))
 
-    async def stop(
-        self,
-        run: RunId,
-        *,
-        grace: timedelta = DEFAULT_GRACE,
-        at_safe_point: bool = False,
-        signal: str = DEFAULT_STOP_SIGNAL,
-    ) -> None:
-        """Stops a run. A waiting run ends at once; the processes of a live run get the signal, and are killed
-        after `grace`.
-
-        at_safe_point: a script that has safe points exits at its next one, with a checkpoint. Raises
-        NotFound.
-        """
+    async def stop(self, run: RunId, order: StopOrder = DEFAULT_STOP_ORDER) -> None:
+        """Stops a run. A waiting run ends at once; the processes of a live run get the order. Raises
+        NotFound."""
         attempt = (await self._runs.get(run)).attempt
         with self._stop_requests.recording(None if attempt is None else attempt.id):
             try:
-                recorded = await self._cluster.request_stop(run, now=self._clock.now())
+                recorded = await self._cluster.request_stop(run, order, now=self._clock.now())
             except StorageFull:
                 if attempt is None or not AttemptPhase(attempt.phase).is_live:
                     raise
                 # The run itself may fill the disk. Its processes end first, and the request is recorded
                 # when that has freed space.
-                self._stop_requests.request_stop_within(
-                    attempt.id, grace, preempt=at_safe_point, signal=signal
-                )
-                recorded = await self._record_stop_on_full_disk(run, retry_for=grace + FULL_DISK_TIMEOUT)
+                self._stop_requests.apply_order(attempt.id, order)
+                recorded = await self._record_stop_on_full_disk(run, order)
             current = await self._runs.get(run)
             if current.attempt is not None and AttemptPhase(current.attempt.phase).is_live:
-                self._stop_requests.request_stop_within(
-                    current.attempt.id, grace, preempt=at_safe_point, signal=signal
-                )
+                self._stop_requests.apply_order(current.attempt.id, order)
         await self._apply_recorded(recorded)
         # the run was waiting: it ends without an end of an attempt
         if current.phase.is_final and recorded.changed and not recorded.ended:
             self.request_cycle()
             self._notify_ended([run])
 
-    async def _record_stop_on_full_disk(self, run: RunId, *, retry_for: timedelta) -> RecordResult:
-        """Retries to record the stop. Raises StorageFull when the disk is still full after `retry_for`."""
-        deadline = self._clock.now() + retry_for
+    async def _record_stop_on_full_disk(self, run: RunId, order: StopOrder) -> RecordResult:
+        """Retries to record the stop. Raises StorageFull when the disk is still full after the grace."""
+        deadline = self._clock.now() + timedelta(seconds=order.grace_s) + FULL_DISK_TIMEOUT
         while True:
             await self._clock.sleep_until(self._clock.now() + STORE_RETRY_INTERVAL)
             try:
-                return await self._cluster.request_stop(run, now=self._clock.now())
+                return await self._cluster.request_stop(run, order, now=self._clock.now())
             except StorageFull:
                 if self._clock.now() >= deadline:
                     raise
@@ -290,17 +275,9 @@ class Controller:
         size = sum(run.attempt.counts) if run.attempt is not None else run.spec.size
         return ended.issuperset(set(range(size)) - run.optional_ranks())
 
-    def is_preempted(self, attempt: AttemptId) -> bool:
-        """Returns whether an ending attempt is preempted, so that it saves a checkpoint first."""
-        return self._stop_requests.is_preempted(attempt)
-
-    def stop_grace(self, attempt: AttemptId) -> timedelta:
-        """Returns the time that an ending attempt has before its processes are killed."""
-        return self._stop_requests.grace(attempt)
-
-    def stop_signal(self, attempt: AttemptId) -> str:
-        """Returns the signal that the processes of an ending attempt get."""
-        return self._stop_requests.signal(attempt)
+    def stop_order(self, attempt: AttemptId) -> StopOrder:
+        """Returns the order of an ending attempt."""
+        return self._stop_requests.order(attempt)
 
     async def observe_now(self) -> None:
         """Observes the engine now, for a change that came without a notification, such as a removed node."""

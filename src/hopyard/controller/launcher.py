@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import timedelta
 
 from hopyard.controller.background import log, run_logging_errors
 from hopyard.controller.batch_reads import read_runs
@@ -13,6 +12,7 @@ from hopyard.controller.stop_requests import StopRequests
 from hopyard.domain.attempt import AttemptPhase, ExitKind
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.run import Run, RunPhase, RunSpec
 from hopyard.errors import HopyardError, UsageError
 from hopyard.interfaces.clock import Clock
@@ -182,7 +182,7 @@ class Launcher:
     async def fail_attempt(self, attempt: AttemptId, reason: str, kind: ExitKind = ExitKind.LOST) -> None:
         """Records that the attempt does not run and will not: stops its remaining processes, then lets the
         store decide what follows."""
-        await run_logging_errors(self._engine.stop(attempt, grace=timedelta(0)))
+        await run_logging_errors(self._engine.stop(attempt, StopOrder(0.0)))
         await self._on_recorded(
             await self._cluster.fail_launch(attempt, reason, now=self._clock.now(), kind=kind)
         )

@@ -109,9 +109,12 @@ class Reconciler:
         if any(live.get(attempt) == AttemptPhase.STOPPING for attempt in observed_attempts):
             snapshot = await self._cluster.snapshot(now=self._clock.now())
             preempted = {running.attempt for running in snapshot.running if running.preempted_for is not None}
+            orders = await self._cluster.stop_orders()
             for attempt in sorted(observed_attempts):
                 if live.get(attempt) == AttemptPhase.STOPPING:
-                    self._stop_requests.ensure_requested(attempt, preempt=attempt in preempted)
+                    self._stop_requests.ensure_requested(
+                        attempt, preempt=attempt in preempted, order=orders.get(attempt)
+                    )
         await self._forget_ended(observation, live)
 
     async def _mark_foreign_nodes_unready(self) -> None:
@@ -129,7 +132,7 @@ class Reconciler:
         """Reads the live attempts from the store. Returns their phases."""
         live = await self._cluster.live_attempts()
         self.live_attempts = set(live)
-        self._stop_requests.retain_graces(live)
+        self._stop_requests.retain_orders(live)
         for key in [key for key in self.last_statuses if key[0] not in live]:
             del self.last_statuses[key]
         return live
@@ -184,10 +187,13 @@ class Reconciler:
             if snapshot.engine_of(record) not in (self._engine.name, None)
         }
         unobserved, ending = unobserved - foreign, [attempt for attempt in ending if attempt not in foreign]
+        orders = await self._cluster.stop_orders() if ending else {}
         for attempt in ending:
             record = running.get(attempt)
             self._stop_requests.ensure_requested(
-                attempt, preempt=record is not None and record.preempted_for is not None
+                attempt,
+                preempt=record is not None and record.preempted_for is not None,
+                order=orders.get(attempt),
             )
         for attempt in live:
             if attempt not in unobserved:

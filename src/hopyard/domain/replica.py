@@ -103,22 +103,22 @@ class StopOrder:
 
     at_safe_point: a script with safe points ends at its next one, and gets SIGTERM only when the grace is
     nearly over. Before a time limit, a script without safe points gets SIGTERM no sooner either. signal: of
-    `STOP_SIGNALS`, in place of SIGTERM.
+    `STOP_SIGNALS`; "" is the signal of an earlier order, or SIGTERM without one.
     """
 
     grace_s: float
     kind: ExitKind = ExitKind.STOPPED
     reason: str = "stopped by request"
     at_safe_point: bool = False
-    signal: str = DEFAULT_STOP_SIGNAL
+    signal: str = ""
 
     @classmethod
-    def for_request(cls, grace_s: float, signal: str, *, preempt: bool) -> StopOrder:
+    def for_request(cls, grace_s: float, signal: str = "", *, preempt: bool = False) -> StopOrder:
         """Returns the order of a user or of the scheduler."""
         if preempt:
             return replace(cls.for_preemption(grace_s), signal=signal)
-        if signal == DEFAULT_STOP_SIGNAL:
-            return cls(grace_s)
+        if signal in ("", DEFAULT_STOP_SIGNAL):
+            return cls(grace_s, signal=signal)
         return cls(grace_s, reason=f"stopped by request with SIG{signal}", signal=signal)
 
     @classmethod
@@ -137,11 +137,14 @@ class StopOrder:
         return self.kind in (ExitKind.PREEMPTED, ExitKind.TIME_LIMIT)
 
     def merged_with(self, other: StopOrder) -> StopOrder:
-        """Returns the combination with a second order: the smaller grace, the second signal, and no safe
-        point unless both wait for one."""
-        changed = other.kind is self.kind and other.signal != self.signal
+        """Returns the combination with a second order: the smaller grace, the second signal if it has one of
+        its own, and no safe point unless both wait for one."""
+        changed = other.kind is self.kind and other.signal not in ("", self.signal)
         order = other if changed or (self.at_safe_point and not other.at_safe_point) else self
-        return replace(order, grace_s=min(self.grace_s, other.grace_s))
+        return replace(order, grace_s=min(self.grace_s, other.grace_s), signal=order.signal or self.signal)
+
+
+DEFAULT_STOP_ORDER = StopOrder(10.0)
 
 
 def stop_order_for_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrder | None:

@@ -9,6 +9,7 @@ from hopyard.domain.attempt import AttemptStatus, ExitKind
 from hopyard.domain.cluster import Node, Observation, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, RunId, Version
 from hopyard.domain.plan_record import HoldRecord, PlanRecord
+from hopyard.domain.replica import DEFAULT_STOP_ORDER, StopOrder
 from hopyard.domain.run import Run, RunEvent
 
 
@@ -144,9 +145,16 @@ class ClusterStore(Protocol):
         """
         ...
 
-    async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
+    async def request_stop(
+        self, run: RunId, order: StopOrder = DEFAULT_STOP_ORDER, /, *, now: datetime
+    ) -> RecordResult:
         """Requests a stop. A queued run is cancelled at once, a live run changes to `stopping`, a finished
-        run is unchanged. Raises NotFound."""
+        run is unchanged. The order of a live run is stored for `stop_orders`, merged with an earlier one.
+        Raises NotFound."""
+        ...
+
+    async def stop_orders(self) -> Mapping[AttemptId, StopOrder]:
+        """Returns the orders of the live attempts that users have stopped."""
         ...
 
     async def update_run(self, before: Run, after: Run, event: RunEvent, /) -> None:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from hopyard.domain.cluster import Observation
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch
-from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
+from hopyard.domain.replica import StopOrder
 
 
 class Engine(Protocol):
@@ -24,24 +23,16 @@ class Engine(Protocol):
         started again until it has ended and is forgotten. Raises LaunchFailed with nothing left.
         """
 
-    async def stop(
-        self,
-        attempt: AttemptId,
-        /,
-        *,
-        grace: timedelta,
-        preempt: bool = False,
-        signal: str = DEFAULT_STOP_SIGNAL,
-    ) -> None:
-        """Requests the attempt to end, and kills it after `grace`. Returns after the request. An unknown or
-        ended attempt is no error.
+    async def stop(self, attempt: AttemptId, order: StopOrder, /) -> None:
+        """Requests the attempt to end, and kills it after the grace. Returns after the request. An unknown or
+        ended attempt is no error. A repeated order is merged with the earlier one (`StopOrder.merged_with`).
 
-        preempt: its replicas exit as PREEMPTED. A script with safe points saves a checkpoint at its next one
-        and ends, all replicas at the same iteration. It gets SIGTERM only when the grace is nearly over. Any
-        other script gets SIGTERM at once. A script that finishes before counts as finished. A later stop
-        without `preempt` takes effect at once.
+        After the order of a preemption, the replicas exit as PREEMPTED. A script with safe points saves a
+        checkpoint at its next one and ends, all replicas at the same iteration. It gets SIGTERM only when the
+        grace is nearly over. Any other script gets SIGTERM at once. A script that finishes before counts as
+        finished. A later order without a safe point takes effect at once.
 
-        signal: of `STOP_SIGNALS`, in place of SIGTERM. A later stop with another signal sends that one, too.
+        The signal of the order replaces SIGTERM. A later order with another signal sends that one, too.
         """
 
     async def observe(self) -> Observation:

@@ -19,7 +19,7 @@ from datetime import datetime
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.metric_records import MAX_RECORD_BYTES, complete_bytes
-from hopyard.domain.replica import DEFAULT_STOP_SIGNAL, STOP_SIGNALS
+from hopyard.domain.replica import STOP_SIGNALS
 from hopyard.domain.stream_limits import OUTPUT_INDEX_STREAM, STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunEnded, ServerUnavailable
 from hopyard.private_files import open_below
@@ -75,12 +75,13 @@ class RateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """The server's request to end the attempt. grace_s: None means the node's default."""
+    """The server's request to end the attempt. grace_s: None means the node's default. signal: as in
+    `StopOrder`."""
 
     stop: bool = False
     preempt: bool = False
     grace_s: float | None = None
-    signal: str = DEFAULT_STOP_SIGNAL
+    signal: str = ""
 
 
 class StreamShipper:
@@ -397,7 +398,7 @@ class StreamShipper:
             bool(response.get("stop")),
             bool(response.get("preempt")),
             float(grace) if isinstance(grace, (int, float)) else None,
-            signal if (signal := response.get("signal")) in STOP_SIGNALS else DEFAULT_STOP_SIGNAL,
+            signal if (signal := response.get("signal")) in STOP_SIGNALS else "",
         )
         self._apply_stop_request(request)
 

@@ -56,7 +56,7 @@ class Termination:
 
     def apply_order(self, order: StopOrder, now: float) -> None:
         """Applies a stop order; harmless to repeat."""
-        if order.signal != self._signal:
+        if order.signal not in ("", self._signal):
             self._signal, self._sigterm_sent = order.signal, False
         if self.exit_cause is None:
             self.exit_cause, self._order, self.kill_at = (

@@ -13,7 +13,7 @@ from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, NodeId, RunId
 from hopyard.domain.launch import Launch
-from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
+from hopyard.domain.replica import StopOrder
 from hopyard.errors import LaunchFailed
 from hopyard.interfaces.clock import Clock
 from hopyard.simulator.event_queue import EventAction, EventQueue
@@ -143,16 +143,9 @@ class SimulatedEngine:
         self._listener.on_started(state)
         self._events.schedule(now + self._start_time, self._unless_replanned(state, self._start_computing))
 
-    async def stop(
-        self,
-        attempt: AttemptId,
-        /,
-        *,
-        grace: timedelta,
-        preempt: bool = False,
-        signal: str = DEFAULT_STOP_SIGNAL,  # noqa: ARG002
-    ) -> None:
+    async def stop(self, attempt: AttemptId, order: StopOrder, /) -> None:
         state, now = self._attempts.get(attempt), self._clock.now()
+        grace, preempt = timedelta(seconds=order.grace_s), order.requests_checkpoint
         if state is None or state.pending_exit is not None or (preempt and state.is_saving):
             return
         if not preempt:

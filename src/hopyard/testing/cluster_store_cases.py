@@ -12,6 +12,7 @@ from hopyard.domain.cluster import Observation
 from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
 from hopyard.domain.plan_record import HoldRecord
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import ResumeFrom, RoleSpec, RunPhase
 from hopyard.errors import Conflict, NotFound
@@ -550,6 +551,20 @@ class StopCases:
         assert await phases(stores, run) == ("stopping", "stopping")
         assert (await stores.cluster.fail_launch(attempt, "never started", now=time_at(3))).changed == (run,)
         assert await phases(stores, run) == ("cancelled", "lost")
+
+    async def test_order_of_a_stop_is_stored_until_the_attempt_ends(self, stores: ClusterStores) -> None:
+        run, attempt = await started_run(stores)
+        other, _ = await started_run(stores)
+        assert await stores.cluster.stop_orders() == {}
+        await stores.cluster.request_stop(run, StopOrder.for_request(60.0, "INT"), now=time_at(1))
+        await stores.cluster.request_stop(other, StopOrder.for_preemption(3600.0), now=time_at(1))
+        await stores.cluster.request_stop(run, StopOrder(30.0), now=time_at(2))
+        assert await stores.cluster.stop_orders() == {
+            attempt: StopOrder.for_request(60.0, "INT").merged_with(StopOrder(30.0)),
+            attempt_id(other, 1): StopOrder.for_preemption(3600.0),
+        }
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(3))
+        assert set(await stores.cluster.stop_orders()) == {attempt_id(other, 1)}
 
     async def test_missing_stopping_attempt_has_ended(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)

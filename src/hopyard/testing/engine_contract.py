@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, check_digest, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment
 from hopyard.errors import LaunchFailed
@@ -265,7 +266,7 @@ class EngineContract(ABC):
             await fixture.wait_output("a.1", b"up")
             await fixture.engine.launch(long_launch)
             assert await fixture.wait_exits("b.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder(30.0))
             await fixture.wait_exits("a.1")
             assert fixture.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
             assert fixture.sink.stream("b.1", 0, "stdout").count(b"begun") == 1
@@ -281,7 +282,7 @@ class EngineContract(ABC):
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", script)
             await fixture.wait_output("a.1", b"up")
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder(60.0))
             (exit,) = await fixture.wait_exits("a.1")
             assert (exit.kind, exit.reason) == (ExitKind.STOPPED, "stopped by request")
             assert b"saved" in fixture.sink.stream("a.1", 0, "stdout")
@@ -294,10 +295,11 @@ class EngineContract(ABC):
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", INTERRUPTED_SCRIPT)
             await fixture.wait_output("a.1", b"up")
-            stop = partial(fixture.engine.stop, AttemptId("a.1"), grace=timedelta(seconds=600))
-            await stop(signal="INT")
+            stop = partial(fixture.engine.stop, AttemptId("a.1"))
+            await stop(StopOrder.for_request(600.0, "INT"))
             await fixture.wait_output("a.1", b"saved")
-            await stop(signal="USR1")
+            await stop(StopOrder(600.0))  # without a signal of its own
+            await stop(StopOrder.for_request(600.0, "USR1"))
             (exit,) = await fixture.wait_exits("a.1")
             assert (exit.kind, exit.code) == (ExitKind.STOPPED, 3), exit
             assert exit.reason == "stopped by request with SIGUSR1"
@@ -308,7 +310,7 @@ class EngineContract(ABC):
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", SIGTERM_IGNORING_SCRIPT)
             await fixture.wait_output("a.1", b"up")
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.2))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder(0.2))
             (exit,) = await fixture.wait_exits("a.1")
             assert (exit.kind, exit.code) == (ExitKind.STOPPED, 137)
 
@@ -318,7 +320,7 @@ class EngineContract(ABC):
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", LOOP_SCRIPT)
             await fixture.wait_output("a.1", b"up")
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder.for_preemption(60.0))
             (exit,) = await fixture.wait_exits("a.1")
             (saved,) = fixture.sink.checkpoints
             assert (exit.kind, exit.reason) == (
@@ -337,7 +339,7 @@ class EngineContract(ABC):
             await fixture.launch("a.1", script, script, script)
             for rank in range(3):
                 await fixture.wait_output("a.1", b"up", rank=rank)
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder.for_preemption(60.0))
             exits = await fixture.wait_exits("a.1")
             assert [exit.kind for exit in exits] == [ExitKind.PREEMPTED] * 3
             last = {fixture.sink.stream("a.1", rank, "stdout").split()[-1] for rank in range(3)}
@@ -354,8 +356,8 @@ class EngineContract(ABC):
             await fixture.launch("b.1", SIGTERM_IGNORING_SCRIPT)
             await fixture.wait_output("a.1", b"up")
             await fixture.wait_output("b.1", b"up")
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
-            await fixture.engine.stop(AttemptId("b.1"), grace=timedelta(seconds=0.2), preempt=True)
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder.for_preemption(3600.0))
+            await fixture.engine.stop(AttemptId("b.1"), StopOrder.for_preemption(0.2))
             assert await fixture.wait_exits("a.1") == [Exit(ExitKind.PREEMPTED, 0, "preempted")]
             assert await fixture.wait_exits("b.1") == [Exit(ExitKind.PREEMPTED, 137, "preempted")]
 
@@ -365,7 +367,7 @@ class EngineContract(ABC):
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", FREEZING_SCRIPT)
             await fixture.wait_output("a.1", b"up")
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.5), preempt=True)
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder.for_preemption(0.5))
             (exit,) = await fixture.wait_exits("a.1")
             assert exit == Exit(ExitKind.PREEMPTED, 137, "preempted: it reached no safe point within 0.5 s")
 
@@ -375,8 +377,8 @@ class EngineContract(ABC):
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", SLOW_SCRIPT)
             await fixture.wait_output("a.1", b"up")
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder.for_preemption(3600.0))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder(3600.0))
             (exit,) = await fixture.wait_exits("a.1")
             assert (exit.kind, exit.code) == (ExitKind.STOPPED, 143)
 
@@ -385,7 +387,7 @@ class EngineContract(ABC):
     def test_stop_directly_after_launch(self, tmp_path: Path) -> None:
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder(30.0))
             exits = await fixture.wait_exits("a.1")
             assert {exit.kind for exit in exits} == {ExitKind.STOPPED}, exits
 
@@ -399,7 +401,7 @@ class EngineContract(ABC):
                 attempt = f"a.{number}"
                 await fixture.launch(attempt, WAITING_SCRIPT, WAITING_SCRIPT)
                 for _ in range(6):
-                    await fixture.engine.stop(AttemptId(attempt), grace=timedelta(seconds=30))
+                    await fixture.engine.stop(AttemptId(attempt), StopOrder(30.0))
                 exits = await fixture.wait_exits(attempt)
                 assert {exit.kind for exit in exits} == {ExitKind.STOPPED}, exits
 
@@ -407,11 +409,11 @@ class EngineContract(ABC):
 
     def test_stop_and_forget_of_unknown_or_ended_attempt_succeed(self, tmp_path: Path) -> None:
         async def scenario(fixture: EngineFixture) -> None:
-            await fixture.engine.stop(AttemptId("missing.1"), grace=timedelta(seconds=1))
+            await fixture.engine.stop(AttemptId("missing.1"), StopOrder(1.0))
             await fixture.engine.forget(AttemptId("missing.1"))
             await fixture.launch("a.1", "pass")
             exits = await fixture.wait_exits("a.1")
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder(1.0))
             assert await fixture.wait_exits("a.1") == exits
 
         self.run_scenario(tmp_path, scenario)
@@ -477,18 +479,20 @@ class EngineContract(ABC):
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_optional_replica_ends_after_essential_replicas(self, tmp_path: Path) -> None:
+    def test_optional_replica_ends_after_essential_replicas_with_the_same_signal(
+        self, tmp_path: Path
+    ) -> None:
         template = (
             "import signal, sys, time\ndef end(*_):\n print('asked', time.time(), flush=True); "
             "time.sleep({0}); print('left', time.time(), flush=True); sys.exit(0)\n"
         )
-        script = template + "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+        script = template + "signal.signal(signal.SIGUSR1, end); print('up', flush=True); time.sleep(600)"
 
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", script.format(0), script.format(0.5), optional=(0,))
             for rank in range(2):
                 await fixture.wait_output("a.1", b"up", rank=rank)
-            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+            await fixture.engine.stop(AttemptId("a.1"), StopOrder.for_request(60.0, "USR1"))
             assert [exit.kind for exit in await fixture.wait_exits("a.1")] == [ExitKind.STOPPED] * 2
             times = [
                 dict(

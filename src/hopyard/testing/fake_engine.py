@@ -12,7 +12,7 @@ from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, 
 from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.ids import AttemptId, NodeId, split_attempt
 from hopyard.domain.launch import Launch
-from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.errors import LaunchFailed
 from hopyard.interfaces.clock import Clock
@@ -60,7 +60,7 @@ class FakeEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
     script_of: the behaviour of a replica, by attempt and rank. started_attempts: every attempt that was
-    actually started, in order. stop_signals: of each call of `stop`.
+    actually started, in order. stops: each call of `stop`.
     """
 
     clock: Clock
@@ -70,7 +70,7 @@ class FakeEngine:
     started_attempts: list[AttemptId] = field(default_factory=list)
     launches: dict[AttemptId, Launch] = field(default_factory=dict)
     forgotten: list[AttemptId] = field(default_factory=list)
-    stop_signals: list[str] = field(default_factory=list)
+    stops: list[tuple[AttemptId, StopOrder]] = field(default_factory=list)
     _replicas: dict[AttemptId, list[_FakeReplica]] = field(default_factory=dict)
 
     async def launch(self, launch: Launch, /) -> None:
@@ -85,17 +85,9 @@ class FakeEngine:
         self._replicas[launch.attempt] = [_FakeReplica(script, now) for script in scripts]
         self._check()
 
-    async def stop(
-        self,
-        attempt: AttemptId,
-        /,
-        *,
-        grace: timedelta,
-        preempt: bool = False,
-        signal: str = DEFAULT_STOP_SIGNAL,
-    ) -> None:
-        now = self.clock.now()
-        self.stop_signals.append(signal)
+    async def stop(self, attempt: AttemptId, order: StopOrder, /) -> None:
+        now, grace, preempt = self.clock.now(), timedelta(seconds=order.grace_s), order.requests_checkpoint
+        self.stops.append((attempt, order))
         for replica in self._replicas.get(attempt, ()):
             shortest = min(replica.script.save_time, grace) if preempt else timedelta(0)
             stop_at = now + (grace if replica.script.ignores_stop else shortest)

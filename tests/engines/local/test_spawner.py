@@ -6,12 +6,12 @@ import asyncio
 import resource
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Gpu
 from hopyard.engines.local.node_detection import LocalNodeSettings
 from hopyard.engines.local.spawner import SpawnerClient
@@ -52,7 +52,7 @@ def test_running_replica_is_not_started_twice(run_scenario: RunScenario) -> None
         done = await asyncio.to_thread(subprocess.run, by_hand, check=False, timeout=60)
         assert done.returncode == 0
         assert fixture.state("a.1") == state
-        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+        await fixture.engine.stop(AttemptId("a.1"), StopOrder(30.0))
         await fixture.wait_exits("a.1")
 
     run_scenario(scenario)
@@ -83,7 +83,7 @@ def test_replica_descriptor_limit_is_independent_of_spawner(run_scenario: RunSce
         await fixture.launch("b.1", WAITING_SCRIPT)
         state = await fixture.wait_until_running("b.1")
         assert resource.prlimit(state.pid, resource.RLIMIT_NOFILE)[0] > few
-        await fixture.engine.stop(AttemptId("b.1"), grace=timedelta(seconds=30))
+        await fixture.engine.stop(AttemptId("b.1"), StopOrder(30.0))
         await fixture.wait_exits("b.1")
 
     run_scenario(scenario)

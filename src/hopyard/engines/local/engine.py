@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -26,7 +26,6 @@ from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch
 from hopyard.domain.replica import (
-    DEFAULT_STOP_SIGNAL,
     NodeContext,
     ReplicaSpec,
     ReplicaState,
@@ -326,26 +325,17 @@ class LocalEngine:
 
     # -- stop, observe, forget -------------------------------------------------------------------------------
 
-    async def stop(
-        self,
-        attempt: AttemptId,
-        /,
-        *,
-        grace: timedelta,
-        preempt: bool = False,
-        signal: str = DEFAULT_STOP_SIGNAL,
-    ) -> None:
+    async def stop(self, attempt: AttemptId, order: StopOrder, /) -> None:
         """See `Engine.stop`. Replicas enforce the grace period of their orders themselves.
 
         A replica that is requested to stop again long after its grace period, and still has not ended its
         script, is frozen. It is killed, and the kernel ends the script with it. Replicas that are not
         essential serve the others, and are stopped after them.
         """
-        folder, seconds = self._home.attempts / attempt, max(0.0, grace.total_seconds())
+        folder = self._home.attempts / attempt
         if not folder.exists():
             return
-        order = StopOrder.for_request(seconds, signal, preempt=preempt)
-        overdue_at = time.monotonic() + seconds + FROZEN_TIMEOUT_S
+        overdue_at = time.monotonic() + order.grace_s + FROZEN_TIMEOUT_S
         overdue_at = self._overdue_at[attempt] = min(self._overdue_at.get(attempt, overdue_at), overdue_at)
         await asyncio.to_thread(self._order_stop, folder, order, overdue=time.monotonic() > overdue_at)
 
@@ -501,9 +491,16 @@ class LocalEngine:
             ):
                 return
             order = StopOrder(grace_s, reason="ended with its gang")
+        order = replace(order, signal=self._earlier_signal(folder for folder, _ in states))
         for folder, state in states:
             if (state is None or state.exit is None) and not folder.has_stop():
                 self._request_stop(folder, order)
+
+    @staticmethod
+    def _earlier_signal(folders: Iterable[ReplicaFolder]) -> str:
+        """Returns the signal of the order that other replicas of the gang got; "" if it had none."""
+        orders = (folder.read_stop() for folder in folders)
+        return next((order.signal for order in orders if order is not None and order.signal), "")
 
     @staticmethod
     def _is_essential(folder: ReplicaFolder) -> bool:

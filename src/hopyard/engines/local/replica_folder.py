@@ -69,11 +69,15 @@ class ReplicaFolder:
     def request_stop(self, order: StopOrder) -> None:
         """Writes the order and wakes the replica. Merges it with an existing order: see
         `StopOrder.merged_with`."""
-        earlier = self._read(STOP_FILE, StopOrder)
+        earlier = self.read_stop()
         merged = order if earlier is None else earlier.merged_with(order)
         if merged != earlier:
             write_below(self.root, STOP_FILE, msgspec.json.encode(merged))
         self.signal(signal.SIGTERM)
+
+    def read_stop(self) -> StopOrder | None:
+        """Returns the replica's order to stop; None without one."""
+        return self._read(STOP_FILE, StopOrder)
 
     def has_stop(self) -> bool:
         return (self.root / STOP_FILE).exists()

@@ -15,7 +15,6 @@ from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, g
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.metric_values import MetricValue, decode_value
-from hopyard.domain.replica import DEFAULT_STOP_SIGNAL
 from hopyard.domain.run import MAX_REPLICAS, Run, check_not_superseded
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.stream_limits import STREAMS, StreamLimits
@@ -61,7 +60,8 @@ class VerifiedOut(Struct, frozen=True):
 class SyncOut(Struct, frozen=True):
     """offsets: the length of each stream on the server; the replica continues there. token: a new token when
     the old one is older than half of its lifetime. stop: the replica must end within `grace_s`; preempt:
-    because of a preemption, so it saves a checkpoint first; signal: what its script gets. full: the server
+    because of a preemption, so it saves a checkpoint first; signal: what its script gets,
+    "" for that of an earlier order or SIGTERM. full: the server
     has no space left for the segments. Only an ending replica gets this response; others get 507. limits: of
     the streams, for users who sync a recording."""
 
@@ -72,7 +72,7 @@ class SyncOut(Struct, frozen=True):
     grace_s: float | None = None
     full: bool = False
     limits: StreamLimits | None = None
-    signal: str = DEFAULT_STOP_SIGNAL
+    signal: str = ""
 
 
 class CheckpointIn(RequestModel):
@@ -138,17 +138,17 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         token = services.tokens.renew(bearer_token(request.request.headers.get("authorization")))
         if not should_stop:
             return json_response(SyncOut(offsets, token, should_stop, full=is_full, limits=limits))
-        grace_s = services.controller.stop_grace(attempt).total_seconds()
+        order = services.controller.stop_order(attempt)
         return json_response(
             SyncOut(
                 offsets,
                 token,
                 should_stop,
-                services.controller.is_preempted(attempt),
-                grace_s,
+                order.requests_checkpoint,
+                order.grace_s,
                 is_full,
                 limits,
-                services.controller.stop_signal(attempt),
+                order.signal,
             )
         )
 

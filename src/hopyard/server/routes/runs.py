@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, timedelta
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,7 @@ from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
 from hopyard.domain.param_format import names_of_sentence
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.run import (
     Attempt,
     RoleSpec,
@@ -156,13 +157,13 @@ class UpdatedOut(Struct, frozen=True):
 
 class StopIn(RequestModel):
     """at_safe_point: a script that has safe points exits at its next one, with a checkpoint. signal: what the
-    processes get first, in place of SIGTERM. INT, HUP and QUIT go to the whole process group, as from a
-    terminal; the others to the process that the command started. trial: only this trial of a study, if its
-    trials hop between workers; the study continues."""
+    processes get first. INT, HUP and QUIT go to the whole process group, as from a terminal; the others to
+    the process that the command started. Without it, that of an earlier request, or else SIGTERM. trial: only
+    this trial of a study, if its trials hop between workers; the study continues."""
 
     grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
     at_safe_point: bool = False
-    signal: Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] = "TERM"
+    signal: Literal["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] | None = None
     trial: Annotated[str, Meta(pattern=full_match("0|[1-9][0-9]{0,8}"))] | None = None
 
 
@@ -279,11 +280,9 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if request.body.trial is not None:
             await _request_trial_stop(services, run, request.body.trial, request.caller.user)
             return to_run_out(await with_readable_name(services.runs, run), request.caller)
-        grace = timedelta(seconds=request.body.grace_s)
         body = request.body
-        await services.controller.stop(
-            run_id, grace=grace, at_safe_point=body.at_safe_point, signal=body.signal
-        )
+        order = StopOrder.for_request(body.grace_s, body.signal or "", preempt=body.at_safe_point)
+        await services.controller.stop(run_id, order)
         return to_run_out(
             await with_readable_name(services.runs, await services.runs.get(run_id)), request.caller
         )
@@ -325,13 +324,13 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             request.caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner
         )
         if request.query.force and not (run.phase.is_final or run.is_being_synced):
-            await services.controller.stop(run_id, grace=timedelta(seconds=1))
+            await services.controller.stop(run_id, StopOrder(1.0))
             if not await _wait_until_final(services, run_id):
                 raise Conflict("the run does not end", hints=("retry later",))
         if run.spec.study is not None and (await services.runs.get(run_id)).phase.is_final:
             for trial in await list_trials(services.runs, run_id):
                 if not trial.phase.is_final:
-                    await services.controller.stop(trial.id, grace=timedelta(seconds=1))
+                    await services.controller.stop(trial.id, StopOrder(1.0))
                     if not await _wait_until_final(services, trial.id):
                         raise Conflict(f"the trial {trial.name} does not end", hints=("retry later",))
                 await _delete_run(services, trial.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from hopyard.config.schemas.fields import RequestModel
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import RunId
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.run import Run, RunPhase
 from hopyard.errors import Conflict, NotFound, StorageFull, is_disk_full
 from hopyard.interfaces.run_store import RunFilter
@@ -26,7 +27,7 @@ from hopyard.server.services import Services
 from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME
 
 _LIVE_PHASES = frozenset(phase for phase in RunPhase if not phase.is_final)
-_STOP_GRACE = timedelta(seconds=5)
+_STOP_ORDER = StopOrder(5.0)
 _STOP_TIMEOUT_S = 30.0
 _PAGE_SIZE = 1000  # runs that are stopped together
 _MAX_NAMED_RUNS = 5  # in an error message
@@ -237,7 +238,7 @@ async def _stop_all_runs(services: Services, request: ApiRequest[Empty, Shutdown
 
 async def _stop_run(services: Services, run: RunId) -> None:
     with suppress(NotFound):  # deleted meanwhile
-        await services.controller.stop(run, grace=_STOP_GRACE)
+        await services.controller.stop(run, _STOP_ORDER)
 
 
 async def _wait_until_ended(services: Services, run: RunId) -> bool:

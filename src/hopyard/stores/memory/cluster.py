@@ -11,6 +11,7 @@ from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Node, Observation, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version
 from hopyard.domain.plan_record import HoldRecord, PlanRecord
+from hopyard.domain.replica import DEFAULT_STOP_ORDER, StopOrder
 from hopyard.domain.run import Run, RunEvent, RunPhase, no_process_conflict
 from hopyard.domain.run_change import changes_scheduling, concurrent_change_conflict, not_pending_conflict
 from hopyard.errors import NotFound, NotLeader
@@ -141,7 +142,9 @@ class MemoryClusterStore:
         changes.apply(run, requeue.fail_launch(changes.attempt_state(run), reason, kind))
         return changes.to_result()
 
-    async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
+    async def request_stop(
+        self, run: RunId, order: StopOrder = DEFAULT_STOP_ORDER, /, *, now: datetime
+    ) -> RecordResult:
         row = self._get_row(run)
         if row.phase.is_final:
             return RecordResult()
@@ -155,6 +158,8 @@ class MemoryClusterStore:
             self._state.mark_changed()
             return RecordResult(changed=(run,))
         changes = AttemptChanges(self._state, now)
+        earlier = row.attempts[-1].stop_order
+        row.attempts[-1].stop_order = order if earlier is None else earlier.merged_with(order)
         if row.attempts[-1].phase is not AttemptPhase.STOPPING:
             changes.apply(row, attempt_transitions.request_stop(changes.attempt_state(row)))
         return changes.to_result()
@@ -199,6 +204,11 @@ class MemoryClusterStore:
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         return dict(self._state.live_attempts)
+
+    async def stop_orders(self) -> Mapping[AttemptId, StopOrder]:
+        rows = (self._state.live_run(attempt) for attempt in self._state.live_attempts)
+        attempts = (row.attempts[-1] for row in rows if row is not None)
+        return {attempt.id: attempt.stop_order for attempt in attempts if attempt.stop_order is not None}
 
     # -- nodes -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.metric_extremes import Extremes
 from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import Amounts
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.run import (
     HELD_REASON,
     Attempt,
@@ -48,6 +49,7 @@ class AttemptRow:
     preempted_for: GangId | None = None  # "" for no particular run
     preempt_reason: str = ""
     preempt_requested_at: datetime | None = None  # when the stop was requested
+    stop_order: StopOrder | None = None  # of a user
 
     def to_attempt(self) -> Attempt:
         return Attempt(

@@ -15,6 +15,7 @@ from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.cluster import Node, Observation, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName, Version
 from hopyard.domain.plan_record import HoldRecord, PlanRecord
+from hopyard.domain.replica import DEFAULT_STOP_ORDER, StopOrder
 from hopyard.domain.run import Run, RunEvent, RunPhase, checked_transition, no_process_conflict
 from hopyard.domain.run_change import changes_scheduling, not_pending_conflict
 from hopyard.domain.suggest import close_names
@@ -23,11 +24,17 @@ from hopyard.interfaces.cluster_store import Lease, RecordResult
 from hopyard.stores.sql import node_rows, server_rows
 from hopyard.stores.sql.apply_plan import PlanApplier
 from hopyard.stores.sql.attempt_rows import AttemptChanges, StateOutdated
-from hopyard.stores.sql.codec import decode_replicas, encode_exit, to_us
+from hopyard.stores.sql.codec import (
+    decode_replicas,
+    decode_stop_order,
+    encode_exit,
+    encode_stop_order,
+    to_us,
+)
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.hold_rows import HoldChange, HoldRows
 from hopyard.stores.sql.lease_rows import acquire_lease, check_epoch, release_lease
-from hopyard.stores.sql.live_attempt_rows import LiveAttempt
+from hopyard.stores.sql.live_attempt_rows import IS_LIVE, LiveAttempt
 from hopyard.stores.sql.promise_rows import replace_promises
 from hopyard.stores.sql.run_update_rows import check_run_unchanged, write_run_update
 from hopyard.stores.sql.snapshot_cache import SnapshotCache
@@ -39,6 +46,10 @@ T = TypeVar("T")
 
 HOLDS_PER_COMMIT = 2000
 _SELECT_REPLICAS = select(attempts.c.replicas)
+_SELECT_STOP_ORDER = select(attempts.c.stop_order)
+_SELECT_STOP_ORDERS = select(attempts.c.id, attempts.c.stop_order).where(
+    IS_LIVE, attempts.c.stop_order.is_not(None)
+)
 _TOUCH_ATTEMPT = update(attempts)
 _CANCEL_RUN = update(runs).where(runs.c.phase == str(RunPhase.QUEUED))
 
@@ -172,7 +183,9 @@ class SqlClusterStore:
 
         return await self._write(write)
 
-    async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
+    async def request_stop(
+        self, run: RunId, order: StopOrder = DEFAULT_STOP_ORDER, /, *, now: datetime
+    ) -> RecordResult:
         def write(conn: Connection) -> RecordResult:
             phase = _read_phase(conn, run)
             if phase.is_final:
@@ -188,8 +201,12 @@ class SqlClusterStore:
                 raise StateOutdated
             live_attempt = self._state.attempts[attempt]
             live_attempt.stop_requested = True
+            earlier = decode_stop_order(
+                conn.execute(_SELECT_STOP_ORDER.where(attempts.c.id == live_attempt.id)).scalar()
+            )
+            merged = order if earlier is None else earlier.merged_with(order)
             touched = _TOUCH_ATTEMPT.where(attempts.c.id == live_attempt.id)
-            conn.execute(touched.values(touched=changes.stamp.now))
+            conn.execute(touched.values(touched=changes.stamp.now, stop_order=encode_stop_order(merged)))
             changes.stamp.touch("attempts", visible=False)
             if live_attempt.phase is not AttemptPhase.STOPPING:
                 changes.apply(live_attempt, attempt_transitions.request_stop(live_attempt.to_attempt_state()))
@@ -228,6 +245,13 @@ class SqlClusterStore:
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         return await self._read_cache(self._snapshot_cache.live_attempts)
+
+    async def stop_orders(self) -> Mapping[AttemptId, StopOrder]:
+        def read(conn: Connection) -> Mapping[AttemptId, StopOrder]:
+            rows = conn.execute(_SELECT_STOP_ORDERS)
+            return {AttemptId(id_): order for id_, text in rows if (order := decode_stop_order(text))}
+
+        return await self._database.read(read)
 
     # -- nodes -----------------------------------------------------------------------------------------------
 

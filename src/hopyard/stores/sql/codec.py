@@ -19,6 +19,7 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Assignment, Role, Topology
 from hopyard.domain.ids import NodeId
 from hopyard.domain.queue import QueueTree
+from hopyard.domain.replica import StopOrder
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import RoleSpec, RunSpec
@@ -48,6 +49,7 @@ _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode_spec = msgspec.json.Decoder(RunSpec).decode
 _decode_exit = msgspec.json.Decoder(Exit).decode
+_decode_stop_order = msgspec.json.Decoder(StopOrder).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 _decode_gang_request = msgspec.json.Decoder(GangRequest).decode
 _decode_words = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -138,6 +140,14 @@ def encode_exit(exit: Exit | None) -> str | None:
 
 def decode_exit(text: str | None) -> Exit | None:
     return None if text is None else _decode_exit(text)
+
+
+def encode_stop_order(order: StopOrder) -> str:
+    return _encode(order).decode()
+
+
+def decode_stop_order(text: str | None) -> StopOrder | None:
+    return None if text is None else _decode_stop_order(text)
 
 
 def encode_node(node: Node) -> str:

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0025"  # the newest migration
+HEAD = "0026"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -207,6 +207,7 @@ attempts = Table(
     Column("preempted_for", _Key),  # the run for which it is preempted, "" for no particular run
     Column("preempt_reason", Text, nullable=False, server_default=""),
     Column("asked_at", BigInteger),  # when its stop was requested
+    Column("stop_order", Text),  # JSON: the order of a user to stop it
     _touched(),
     UniqueConstraint("run", "number", name="attempts_number"),
     Index("attempts_touched", "touched"),
