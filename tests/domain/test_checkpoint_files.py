@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.checkpoint_files import is_kept
+from hopyard.domain.checkpoint_files import is_checkpoint, is_kept
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,20 @@ def test_other_files_are_not(path: str) -> None:
 )
 def test_patterns_of_the_user(pattern: str, path: str, kept: bool) -> None:
     assert is_kept(path, (pattern,)) is kept
+
+
+@pytest.mark.parametrize(
+    ("path", "progress"),
+    [
+        ("run/last.ckpt", True),
+        ("work/out/checkpoint-5/model.bin", True),
+        ("run/deep/model.pt", True),
+        ("run/notes/best.txt", True),
+        ("run/train.log", False),
+        ("run/checkpoints/train.log", False),
+        ("run/checkpoints/events.out.tfevents.1.a", False),
+        ("run/state.bin", False),
+    ],
+)
+def test_only_checkpoints_are_progress(path: str, progress: bool) -> None:
+    assert is_checkpoint(path, ("model.pt", "notes/best.txt")) is progress

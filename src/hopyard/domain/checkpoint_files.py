@@ -11,6 +11,20 @@ DEFAULT_PATTERNS = ("*ckpt*", "*checkpoint*", "*snapshot*")
 _EXCLUDED_PARTS = ("*.tfevents.*", "__pycache__", ".ipynb_checkpoints", "wandb", "mlruns", "*.py", "*.tmp")
 
 
+# results and logs beside checkpoints, which are written without any progress
+_LOG_NAMES = ("*.log", "*.out", "*.err", "*.txt", "*.csv")
+
+
+def is_checkpoint(path: str, patterns: Sequence[str] = ()) -> bool:
+    """Returns whether a file of the stored tree, below `run/` or `work/`, is a checkpoint of the script: when
+    it changes, the run has made progress. patterns: as in `is_kept`."""
+    inner = path.partition("/")[2]
+    parts = inner.split("/")
+    if any(_matches_path(parts, pattern) for pattern in patterns):
+        return True
+    return is_kept(inner) and not any(fnmatchcase(parts[-1].lower(), name) for name in _LOG_NAMES)
+
+
 def is_kept(path: str, patterns: Sequence[str] = ()) -> bool:
     """Returns whether the next attempt begins with this file, a path below the working folder.
 

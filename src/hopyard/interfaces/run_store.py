@@ -192,10 +192,14 @@ class RunStore(Protocol):
         self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
     ) -> None: ...
     async def record_run_folder(
-        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
+        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId, progress: bool = False
     ) -> None:
-        """Stores the files that the next attempt begins with. If they differ from the stored ones, earlier
-        losses no longer count. Raises NotFound, and Conflict for a superseded attempt."""
+        """Stores the files that the next attempt begins with. Raises NotFound, and Conflict for a superseded
+        attempt.
+
+        progress: they have a new checkpoint of the script. If they differ from the stored ones, earlier
+        losses no longer count.
+        """
 
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None

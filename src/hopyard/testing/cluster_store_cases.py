@@ -479,16 +479,19 @@ class LossCases:
             == "no space for it; no further retry after the 2nd loss in a row without a newer checkpoint"
         )
 
-    async def test_losses_before_new_files_of_the_script_do_not_count(self, stores: ClusterStores) -> None:
+    async def test_new_checkpoints_of_the_script_reset_the_losses(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores, max_attempts=2)
-        texts = ("one", "two", "two")
-        for number, text in enumerate(texts):
+        folders = (("one", True), ("two", True), ("log", False))
+        for number, (text, progress) in enumerate(folders):
             if number:
                 attempt = await start_run(stores, run, seconds=2 * number)
-            await stores.runs.record_run_folder(run, make_digest(text), 1, attempt=attempt)
+            for _ in range(2):  # a repeated report is no progress
+                await stores.runs.record_run_folder(
+                    run, make_digest(text), 1, attempt=attempt, progress=progress
+                )
             await stores.cluster.fail_launch(attempt, "gone", now=time_at(2 * number + 1))
             expected = RunPhase.FAILED if number == 2 else RunPhase.QUEUED
-            assert (await stores.runs.get(run)).phase is expected, "the same files are no progress"
+            assert (await stores.runs.get(run)).phase is expected, "other files are no progress"
 
     async def test_next_attempt_resumes_from_newest_checkpoint(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores, resume=ResumeFrom(RunId("other"), 3, make_digest("three")))

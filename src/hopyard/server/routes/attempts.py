@@ -26,6 +26,7 @@ from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint, dec
 from hopyard.server.manifest_check import RESEND_HINT
 from hopyard.server.responses import MalformedRequest, json_response
 from hopyard.server.schemas.checkpoints import CheckpointOut, to_checkpoint_out
+from hopyard.server.run_folder_progress import has_new_checkpoint
 from hopyard.server.schemas.runs import ReplicaStatusIn
 from hopyard.server.services import Services
 from hopyard.server.submit_run import MAX_NOTE_BYTES
@@ -243,13 +244,20 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return Empty()
 
     async def run_folder(request: ApiRequest[Empty, ArtifactIn]) -> Empty:
-        """Record the files that the next attempt begins with. 409 `missing_blobs` if blobs are missing."""
+        """Record the files that the next attempt begins with. If they have a new checkpoint of the script,
+        earlier losses no longer count. 409 `missing_blobs` if blobs are missing."""
         attempt, run = await _get_attempt(services, request)
         manifest = Digest(request.body.manifest)
         async with services.blob_collector.paused():
             uploaded_blobs = await _check_tree_sent(services, request, manifest, subject="run folder")
             tree = await services.manifests.require_complete(manifest, subject="run folder")
-            await services.runs.record_run_folder(run.id, manifest, tree.size_bytes, attempt=attempt)
+            await services.runs.record_run_folder(
+                run.id,
+                manifest,
+                tree.size_bytes,
+                attempt=attempt,
+                progress=await has_new_checkpoint(services.blobs, run, manifest),
+            )
             services.blob_access.record_tree(run.id, uploaded_blobs)
         await _count_storage(services, request, run, uploaded_blobs, manifest)
         return Empty()

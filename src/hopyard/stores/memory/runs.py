@@ -219,10 +219,10 @@ class MemoryRunStore:
         self._get_row_for_attempt(run, attempt).artifact = manifest
 
     async def record_run_folder(
-        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
+        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId, progress: bool = False
     ) -> None:
         row = self._get_row_for_attempt(run, attempt)
-        if row.run_folder != manifest:
+        if progress and row.run_folder != manifest:
             row.losses = 0
         row.run_folder, row.run_folder_bytes = manifest, size_bytes
 

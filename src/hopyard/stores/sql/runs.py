@@ -320,7 +320,7 @@ class SqlRunStore:
         await self._database.write(write)
 
     async def record_run_folder(
-        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
+        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId, progress: bool = False
     ) -> None:
         values = {"run_folder": manifest, "run_folder_bytes": size_bytes}
         is_new = or_(run_contents.c.run_folder.is_(None), run_contents.c.run_folder != manifest)
@@ -330,9 +330,10 @@ class SqlRunStore:
             changed = conn.execute(
                 update(run_contents).where(run_contents.c.run == run, is_new).values(values)
             )
+            if not progress or not changed.rowcount:
+                return
             has_losses = (runs.c.id == run, runs.c.losses > 0)
-            if changed.rowcount and conn.execute(update(runs).where(*has_losses).values(losses=0)).rowcount:
-                # the script has made progress, so earlier losses no longer count
+            if conn.execute(update(runs).where(*has_losses).values(losses=0)).rowcount:
                 stamp = WriteStamp(conn)
                 live = update(attempts).where(attempts.c.id == attempt, IS_LIVE)
                 conn.execute(live.values(touched=stamp.now))
