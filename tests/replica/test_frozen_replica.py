@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from hopyard.domain.attempt import ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import StopOrder
 from hopyard.engines.local import engine
 from hopyard.engines.local.replica_folder import is_frozen
 from hopyard.replica import process_tree
@@ -19,28 +19,30 @@ from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
 
-GRACE = timedelta(seconds=0.2)
+GRACE_S = 0.2
 
 
 @pytest.mark.parametrize("preempt", [True, False])
 def test_frozen_replica_is_killed_when_overdue(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch, preempt: bool
 ) -> None:
+    order = StopOrder.for_request(GRACE_S, preempt=preempt)
+
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", WAITING_SCRIPT)
         state = await fixture.wait_until_running("a.1")
         await fixture.launch("b.1", WAITING_SCRIPT)
         await fixture.wait_until_running("b.1")
         os.kill(state.pid, signal.SIGSTOP)
-        await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
-        await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)  # its time is not over
+        await fixture.engine.stop(AttemptId("a.1"), order)
+        await fixture.engine.stop(AttemptId("a.1"), order)  # its time is not over
         status = status_of(await fixture.engine.observe(), "a.1")
         assert status is not None and [replica.phase for replica in status.replicas] == [ReplicaPhase.RUNNING]
         assert process_tree.read_stat(state.pid) is not None
         deadline = asyncio.get_running_loop().time() + 60
         while (stat := process_tree.read_stat(state.child_pid)) is not None and stat.state not in "ZX":
             assert asyncio.get_running_loop().time() < deadline, "the script of a frozen replica lives on"
-            await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
+            await fixture.engine.stop(AttemptId("a.1"), order)
             await asyncio.sleep(0.02)
         (ended,) = await fixture.wait_exits("a.1")
         if preempt:

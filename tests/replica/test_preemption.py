@@ -7,7 +7,6 @@ import importlib.util
 import os
 import signal
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ os._exit(0)
 
 
 async def preempt(fixture: LocalEngineFixture, attempt: str, grace_s: float = 60.0) -> None:
-    await fixture.engine.stop(AttemptId(attempt), grace=timedelta(seconds=grace_s), preempt=True)
+    await fixture.engine.stop(AttemptId(attempt), StopOrder.for_preemption(grace_s))
 
 
 @pytest.mark.torch

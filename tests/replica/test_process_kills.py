@@ -10,7 +10,6 @@ import signal
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -223,7 +222,7 @@ def test_interrupted_launch_is_completed_by_next_engine(run_scenario: RunScenari
         assert fixture.sink.stream("a.1", 0, "stdout") == fixture.sink.stream("a.1", 1, "stdout"), (
             "both meet at the same port"
         )
-        await second.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+        await second.stop(AttemptId("a.1"), StopOrder(30.0))
         await fixture.wait_exits("a.1")
         await second.close()
 
