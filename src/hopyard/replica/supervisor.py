@@ -155,6 +155,7 @@ class Supervisor:
             self.wakeup.wait(min(due) - time.monotonic())
         over_memory = termination.exit_cause is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
+        self._apply_last_preemption()
         self._wait_for_children()
         self._kill_tree()
         process_tree.kill_descendants(os.getpid())
@@ -188,6 +189,13 @@ class Supervisor:
             order = StopOrder(0.0, ExitKind.LOST, "lost: the folder of its replica was removed")
         if order is not None:
             self._termination.apply_order(order, now)
+
+    def _apply_last_preemption(self) -> None:
+        """Applies the order of a preemption that the script or its peers saw before this process did: the
+        script may have ended because of it."""
+        order = self.folder.read_stop()
+        if self._termination.exit_cause is None and order is not None and order.kind is ExitKind.PREEMPTED:
+            self._termination.apply_order(order, time.monotonic())
 
     def _request_save_before_limit(self, limit_s: float, limit_at: float, now: float) -> None:
         """Requests a checkpoint as a preemption does: by a stop order in the folder, which a script with safe
