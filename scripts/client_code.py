@@ -130,13 +130,17 @@ def operation_method(
     query = [p for p in operation.get("parameters", ()) if p["in"] == "query"]
     if is_listing:
         rows = next(key for key in schema["properties"] if key != "next")
-        cursor = next(p["name"] for p in query if p["name"] in ("before", "after"))
+        cursor_parameter = next(p for p in query if p["name"] in ("before", "after"))
+        cursor = cursor_parameter["name"]
+        # the number of rows to skip: a reader of new rows begins there
+        begins = cursor == "after" and cursor_parameter["schema"].get("type") == "integer"
         query = [p for p in query if p["name"] not in ("limit", cursor)]
         values = schema["properties"][rows]
         is_mapping = values["type"] == "object"
         row = python_type(values["additionalProperties"] if is_mapping else values["items"], "api.")
         returns = f"Iterator[{f'tuple[str, {row}]' if is_mapping else row}]"
         call += [f'"{rows}"', *([] if cursor == "after" else ['cursor_key="before"']), "max_rows=max_rows"]
+        call += ["begin=after"] if begins else []
         call += [f"{p['name']}={p['name']}" for p in query]
     else:
         returns = "None" if reply == "Empty" else f"api.{reply}"
@@ -144,7 +148,7 @@ def operation_method(
             call.append("query={" + ", ".join(f'"{p["name"]}": {p["name"]}' for p in query) + "}")
     keywords = [query_parameter(p) for p in query]
     if is_listing:
-        keywords.insert(0, "max_rows: int | None = None")
+        keywords[:0] = ["max_rows: int | None = None", *(["after: int | None = None"] if begins else [])]
     if name in SENT_ONCE:
         call.append("send_once=True")
     if name in SLOW:

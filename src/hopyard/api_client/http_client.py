@@ -265,15 +265,15 @@ class HttpClient:
         rows_key: str,
         *,
         cursor_key: str = "after",
+        begin: Value = None,
         max_rows: int | None = None,
         **query: Value,
     ) -> Iterator[Any]:
         """Yields the rows of a listing; a page is read when its first row is needed.
 
         rows_key: the field of the response that holds the rows; a mapping yields pairs. cursor_key: the
-        parameter for the start of a page.
+        parameter for the start of a page. begin: its value for the first page.
         """
-        begin: Value = None
         while max_rows is None or max_rows > 0:
             limit = {} if max_rows is None else {"limit": min(max_rows, PAGE_SIZE)}
             page = self.get(path, **query, **limit, **{cursor_key: begin})

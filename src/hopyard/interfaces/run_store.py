@@ -36,10 +36,10 @@ class NewRun:
 class RunFilter:
     """A filter; all conditions that are set must hold.
 
-    label: exact match. text: a part of the name, label or a tag. parent: only trials of this study. studies:
-    only runs that are studies. trials: False excludes the runs of trials. offline: only runs that were
-    recorded offline, or none of them. brief: specs, params and summaries are truncated as in
-    `domain.spec_summary`, so that a page stays small.
+    label: exact match. text: a part of the name, label or a tag. parent: only trials of this study.
+    run_folder: only runs with these stored files. studies: only runs that are studies. trials: False excludes
+    the runs of trials. offline: only runs that were recorded offline, or none of them. brief: specs, params
+    and summaries are truncated as in `domain.spec_summary`, so that a page stays small.
     """
 
     phases: frozenset[RunPhase] | None = None
@@ -55,6 +55,7 @@ class RunFilter:
     number: int | None = None  # of the name
     ids: frozenset[RunId] | None = None  # a few hundred at most
     parent: RunId | None = None
+    run_folder: Digest | None = None
     studies: bool = False
     trials: bool = True
     offline: bool | None = None
@@ -223,9 +224,8 @@ class RunStore(Protocol):
         """
         ...
 
-    async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
-        """Returns the step of the last usable checkpoint of each run that has any: the next attempt starts
-        from it."""
+    async def checkpoints_of(self, runs: Sequence[RunId], /) -> Mapping[RunId, Sequence[Checkpoint]]:
+        """Returns the usable checkpoints of each run that has any, in the order of `checkpoints`."""
         ...
 
     async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None: ...

@@ -166,7 +166,7 @@ async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
 
 async def _check_folder(runs: RunStore, study: Run, folder: Digest) -> None:
     for parent in await study_lineage(runs, study.id):
-        if any(trial.run_folder == folder for trial in await list_trials(runs, parent)):
+        if await runs.list(RunFilter(parent=parent, run_folder=folder, limit=1, brief=True)):
             return
     raise Forbidden(f"a trial of {study.name} can begin with the files of another trial of the study only")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hopyard.api_client.client import Client
 from hopyard.api_client.run_access import RunAccess
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import RunEventKind, trial_of_sentence
@@ -20,6 +21,7 @@ class TrialStopRequests:
     def __init__(self, run: RunId, access: RunAccess) -> None:
         self._run, self._access = run, access
         self._trials: frozenset[TrialId] = frozenset()
+        self._events_read = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="stop-requests", daemon=True)
         self._thread.start()
@@ -33,15 +35,20 @@ class TrialStopRequests:
         self._closing.set()
 
     def _poll(self) -> None:
-        read: Callable[[], Iterable[Mapping[str, Any]]] | None = None
+        client: Client | None = None
         while not self._closing.wait(_POLL_INTERVAL_S):
             try:
-                if read is None:
+                if client is None:
                     client = self._access.client()
-                    read = lambda client=client: client.iterate_run_events(self._run)  # noqa: E731
-                self._trials = stopped_trials(read())
+                self.read(client)
             except (HopyardError, OSError):
-                read = None  # the address or the token may be new
+                client = None  # the address or the token may be new
+
+    def read(self, client: Client) -> None:
+        """Reads the events since the last call. Raises HopyardError and OSError."""
+        events = list(client.iterate_run_events(self._run, after=self._events_read))
+        self._trials |= stopped_trials(events)
+        self._events_read += len(events)
 
 
 def stopped_trials(events: Iterable[Mapping[str, Any]]) -> frozenset[TrialId]:

@@ -403,6 +403,9 @@ class RecordCases:
         assert (stored.run_folder, stored.run_folder_bytes) == (make_digest("kept"), 7)
         fork = (await submit_run(stores, initial_folder=make_digest("kept"))).id
         assert (await stores.runs.get(fork)).run_folder == make_digest("kept")
+        listed = await stores.runs.list(RunFilter(run_folder=make_digest("kept")))
+        assert [found.id for found in listed] == [fork, run]
+        assert not await stores.runs.list(RunFilter(run_folder=make_digest("made")))
         assert stored.spec.environment == Environment(lock=make_digest("lock"), packages={"torch": "2.0"})
         await stores.runs.record_packages(run, {"torch": "2.1", "python": "3.11.4"})
         environment = (await stores.runs.get(run)).spec.environment
@@ -449,22 +452,22 @@ class RecordCases:
             checkpoint(run, 10),
             replace(checkpoint(run, 20), damaged=True),
         ]
-        assert await stores.runs.newest_steps([run]) == {run: 10}
+        assert await stores.runs.checkpoints_of([run]) == {run: [checkpoint(run, 10)]}
         assert await stores.runs.events(run) == [
             RunEvent(time_at(5), RunEventKind.DAMAGED, "a blob is damaged")
         ]
         with pytest.raises(NotFound):
             await stores.runs.mark_damaged(MISSING_RUN, 1, "gone", now=time_at(6))
 
-    async def test_newest_steps_of_several_runs(self, stores: ClusterStores) -> None:
+    async def test_checkpoints_of_several_runs(self, stores: ClusterStores) -> None:
         first, second, without_checkpoint = [(await submit_run(stores)).id for _ in range(3)]
         for run, step in ((first, 10), (second, 7), (first, 5)):
             await stores.runs.record_checkpoint(checkpoint(run, step))
-        assert await stores.runs.newest_steps([first, second, without_checkpoint, MISSING_RUN]) == {
-            first: 5,
-            second: 7,
+        assert await stores.runs.checkpoints_of([first, second, without_checkpoint, MISSING_RUN]) == {
+            first: [checkpoint(first, 10), checkpoint(first, 5)],
+            second: [checkpoint(second, 7)],
         }
-        assert await stores.runs.newest_steps([]) == {}
+        assert await stores.runs.checkpoints_of([]) == {}
 
     async def test_record_of_unknown_run_is_rejected(self, stores: ClusterStores) -> None:
         for record in (

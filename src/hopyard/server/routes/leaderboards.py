@@ -137,20 +137,15 @@ async def _rank(
 
 async def _checkpoint_steps(services: Services, leaderboard: Leaderboard) -> dict[RunId, int]:
     steps: dict[RunId, int] = {}
-    saved = await services.runs.newest_steps([row.run.id for row in leaderboard.rows])
+    saved = await services.runs.checkpoints_of([row.run.id for row in leaderboard.rows])
     for row in leaderboard.rows:
-        if row.run.id not in saved:
-            continue
-        try:
-            checkpoint = checkpoint_of_value(
-                await services.runs.checkpoints(row.run.id),
-                leaderboard.metric,
-                row.value,
-                step=row.result.step,
-                higher=leaderboard.higher_is_better,
-            )
-        except NotFound:
-            continue  # deleted meanwhile
+        checkpoint = checkpoint_of_value(
+            saved.get(row.run.id, ()),
+            leaderboard.metric,
+            row.value,
+            step=row.result.step,
+            higher=leaderboard.higher_is_better,
+        )
         if checkpoint is not None:
             steps[row.run.id] = checkpoint.step
     return steps

@@ -280,13 +280,10 @@ class MemoryRunStore:
         row.events.append(RunEvent(now, RunEventKind.DAMAGED, detail))
         return True
 
-    async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
+    async def checkpoints_of(self, runs: Sequence[RunId], /) -> Mapping[RunId, Sequence[Checkpoint]]:
         rows = self._state.runs
-        return {
-            run: rows[run].usable_checkpoints()[-1].step
-            for run in runs
-            if run in rows and rows[run].usable_checkpoints()
-        }
+        checkpoints = {run: rows[run].usable_checkpoints() for run in runs if run in rows}
+        return {run: usable for run, usable in checkpoints.items() if usable}
 
     async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None:
         row = self._get_row(run)

@@ -17,11 +17,9 @@ from hopyard.stores.sql.tables import checkpoints as table
 # By the number of the attempt, then in insertion order. The id of an attempt is the id of its run and its
 # number, so within one run a longer id is later.
 _SAVE_ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
-_SELECT_STEPS = (
-    select(table.c.run, table.c.step)
-    .where(table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False))
-    .order_by(table.c.run, *_SAVE_ORDER)
-)
+_USABLE = (table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False))
+_SELECT_STEPS = select(table.c.run, table.c.step).where(*_USABLE).order_by(table.c.run, *_SAVE_ORDER)
+_SELECT_USABLE = select(table).where(*_USABLE).order_by(table.c.run, *_SAVE_ORDER)
 
 
 def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
@@ -57,6 +55,15 @@ def list_checkpoints(conn: Connection, run: RunId, *, damaged: bool) -> list[Che
         _to_checkpoint(row)
         for row in conn.execute(query if damaged else query.where(table.c.damaged.is_(False)))
     ]
+
+
+def usable_checkpoints(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, list[Checkpoint]]:
+    """Returns the usable checkpoints of each of these runs that has any, in order."""
+    checkpoints: dict[RunId, list[Checkpoint]] = {}
+    for start in range(0, len(runs), IDS_PER_QUERY):
+        for row in conn.execute(_SELECT_USABLE, {"b_runs": runs[start : start + IDS_PER_QUERY]}):
+            checkpoints.setdefault(RunId(row.run), []).append(_to_checkpoint(row))
+    return checkpoints
 
 
 def mark_damaged(conn: Connection, run: RunId, step: int) -> bool:

@@ -71,6 +71,8 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
         conditions += [runs.c.id >= where.id_prefix, runs.c.id < where.id_prefix + _MAX_TEXT]
     if where.parent is not None:
         conditions.append(runs.c.parent == where.parent)
+    if where.run_folder is not None:
+        conditions.append(run_contents.c.run_folder == where.run_folder)
     if where.studies:
         conditions.append(runs.c.study)
     if not where.trials:

@@ -392,8 +392,8 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
-    async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
-        return await self._database.read(lambda conn: checkpoint_rows.newest_steps(conn, runs))
+    async def checkpoints_of(self, runs: Sequence[RunId], /) -> Mapping[RunId, Sequence[Checkpoint]]:
+        return await self._database.read(lambda conn: checkpoint_rows.usable_checkpoints(conn, runs))
 
     async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None:
         def write(conn: Connection) -> None:
