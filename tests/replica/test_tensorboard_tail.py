@@ -105,6 +105,28 @@ def test_printed_metrics_that_a_dead_replica_had_not_read_are_added_once(folder:
     assert points(folder)[6:] == [("loss", 0.1)]
 
 
+def test_files_at_a_place_of_a_continued_run_are_read(folder: ReplicaDir, tmp_path: Path) -> None:
+    """Its processes see their own files there. For others, the place leads nowhere or to another run."""
+    home = tmp_path / "linked-home"
+    home.symlink_to(tmp_path)
+    places = tmp_path / "run-folders"
+    other = tmp_path / "attempts" / "old.1"
+    for root in (other, folder.root.parent):
+        (root / "run").mkdir(parents=True)
+    places.mkdir()
+    (places / "old").symlink_to(other)
+    tail = TensorBoardTail(folder, hidden=tmp_path, continued_places=[home / "run-folders" / "old"])
+    lines = []
+    for number, seen in enumerate((home, tmp_path)):
+        name = f"run/events.out.tfevents.{number}"
+        (other / name).write_bytes(event("foreign", 1.0))
+        (folder.root.parent / name).write_bytes(event(f"own{number}", 2.0))
+        lines.append(json.dumps(str(seen / "run-folders" / "old" / name)))
+    (folder.root / EVENT_FILES).write_text("\n".join([*lines, ""]))
+    tail.poll()
+    assert points(folder) == [("own0", 2.0), ("own1", 2.0)]
+
+
 def test_printed_metrics_are_read_from_both_streams(folder: ReplicaDir) -> None:
     tail = TensorBoardTail(folder, metric_lines=("epoch {step}: loss {loss}", "acc {acc}%"))
     folder.append("stdout", b"epoch 1: loss 0.5\nepoch 2: lo")

@@ -412,6 +412,10 @@ class Run:
         """Whether its record is being synced, and its end is unknown: no node runs it."""
         return self.offline and not self.phase.is_final
 
+    def continued_by_next(self) -> tuple[RunId, ...]:
+        """Returns `RunSpec.continued_runs` of a run that begins with the run folder of this one."""
+        return (*self.spec.continued_runs, self.id)[-MAX_CONTINUED_RUNS:]
+
     def optional_ranks(self) -> frozenset[int]:
         """Returns the ranks of replicas of its newest attempt that are not essential."""
         counts = (

@@ -35,6 +35,12 @@ class GangFolder:
         write absolute paths into their checkpoints."""
         return Home(Path(self.spec.node.home)).run_places / self.spec.launch.run
 
+    @property
+    def continued_places(self) -> list[Path]:
+        """The paths of the runs that this one continues, see `RunSpec.continued_runs`."""
+        places = Home(Path(self.spec.node.home)).run_places
+        return [places / run for run in self.spec.launch.continued_runs]
+
     def make_place(self) -> None:
         """Makes the link to this folder, over that of an earlier attempt. Call it with the lock."""
         target, place = str(self.root.absolute()), self.place

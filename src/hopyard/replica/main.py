@@ -230,6 +230,7 @@ class Replica:
                 folder,
                 env.get("TENSORBOARD_LOGDIR"),
                 hidden=Path(spec.node.home) if view else None,
+                continued_places=self._gang.continued_places if view else (),
                 metric_lines=spec.launch.metric_lines,
             )
         if folder.shared_work is None:

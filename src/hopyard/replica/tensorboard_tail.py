@@ -32,7 +32,8 @@ class TensorBoardTail:
     Files that are in the folder of the run when this is created do not count: they came with the code. logs:
     a folder outside of it where the run writes event files. Files in such a folder count if a process of the
     run opened them. A process with startup hooks reports their paths in the file `EVENT_FILES`. hidden: the
-    folder with the files of all runs, of which this run may read only its own. metric_lines: see
+    folder with the files of all runs, of which this run may read only its own. continued_places: the paths
+    of runs that this one continues, which lead to its own files for its processes only. metric_lines: see
     `OutputMetrics`, which is followed as well.
     """
 
@@ -42,11 +43,18 @@ class TensorBoardTail:
         logs: str | None = None,
         *,
         hidden: Path | None = None,
+        continued_places: Sequence[Path] = (),
         metric_lines: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._hidden = None if hidden is None else os.path.realpath(hidden) + os.sep
         self._own = os.path.realpath(folder.root.parent) + os.sep
+        self._continued = {
+            os.path.join(parent, place.name, "")
+            for place in continued_places
+            for parent in (str(place.parent), os.path.realpath(place.parent))
+        }
+        logs = None if logs is None else self._outer_path(logs)
         self._work = EventFiles(folder.work, may_read=self._may_read)
         self._work.skip_existing(appended=True)
         self._outside: list[EventFiles] = []
@@ -136,13 +144,18 @@ class TensorBoardTail:
         for line in lines[self._reported_lines :]:
             self._reported_lines += 1
             try:
-                path = os.path.realpath(json.loads(line))
+                path = os.path.realpath(self._outer_path(json.loads(line)))
             except (ValueError, TypeError, OSError):
                 continue
             self._reported_paths.add(path)
             roots = (work, *(f"{os.path.realpath(files.root)}{os.sep}" for files in self._outside))
             if EVENT_FILE_NAME.search(os.path.basename(path)) and not path.startswith(roots):
                 self._reported.follow(path)
+
+    def _outer_path(self, path: str) -> str:
+        """Returns the path outside of the private mounts of the run's processes."""
+        place = next((place for place in self._continued if path.startswith(place)), None)
+        return path if place is None else self._own + path.removeprefix(place)
 
     def _may_read(self, path: str) -> bool:
         """Returns whether a file is outside of the home, or the run's own: the script sees no other one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 
 from hopyard.config.schemas.run_rules import run_spec_from_json
@@ -24,6 +25,7 @@ _TRIAL_FIELDS = frozenset(
         "resume",
         "forked_from",
         "initial_folder",
+        "continued_runs",
         "parent",
         "queue",
         "priority",
@@ -120,6 +122,8 @@ async def check_trial_submission(
             await _check_resume(runs, study, spec.resume)
         if spec.initial_folder is not None:
             await _check_folder(runs, study, spec.initial_folder)
+        if spec.continued_runs:
+            await _check_continued(runs, study, spec)
     return replace(
         spec, datasets=trial.datasets, queue=study.spec.queue, priority=study.spec.priority
     ), study.name.user
@@ -169,6 +173,15 @@ async def _check_folder(runs: RunStore, study: Run, folder: Digest) -> None:
         if await runs.list(RunFilter(parent=parent, run_folder=folder, limit=1, brief=True)):
             return
     raise Forbidden(f"a trial of {study.name} can begin with the files of another trial of the study only")
+
+
+async def _check_continued(runs: RunStore, study: Run, spec: RunSpec) -> None:
+    lineage = await study_lineage(runs, study.id)
+    with suppress(NotFound):
+        source = await runs.get(spec.continued_runs[-1])
+        if source.spec.parent in lineage and spec.continued_runs == source.continued_by_next():
+            return
+    raise Forbidden(f"a trial of {study.name} can continue only another run of a trial of the study")
 
 
 async def list_trials(runs: RunStore, study: RunId, phases: frozenset[RunPhase] | None = None) -> list[Run]:

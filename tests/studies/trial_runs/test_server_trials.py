@@ -327,6 +327,9 @@ def test_killed_trial_begins_with_the_files_that_its_script_wrote(studies: dict[
     assert study.reported("0") == [(n, n) for n in range(1, 7)]
     (repeated,) = [trial for trial in study.trials if trial["id"] == second["run"]]
     assert repeated["spec"]["initial_folder"] == second["folder"] is not None
+    # absolute paths of the first run lead to its files
+    assert (first["continued"], second["continued"]) == ([], [first["run"]])
+    assert repeated["spec"]["continued_runs"] == [first["run"]]
     assert study.server_home.metric_series(repeated, "acc")[0] == [3, 4, 5]
 
 

@@ -36,7 +36,7 @@ from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import ParamFormat
-from hopyard.domain.run import MAX_CONTINUED_RUNS, Environment, GitState, RoleSpec, Run, RunSpec
+from hopyard.domain.run import Environment, GitState, RoleSpec, Run, RunSpec
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.script_tags import without_script_tags
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
@@ -198,9 +198,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 source, change, await _find_resume_checkpoint(services, source, change.checkpoint)
             )
             if change.files:
-                continued = (*source.spec.continued_runs, source.id)[-MAX_CONTINUED_RUNS:]
                 kept = _kept_files(source, request.caller.user, change)
-                spec = replace(spec, initial_folder=kept, continued_runs=continued)
+                spec = replace(spec, initial_folder=kept, continued_runs=source.continued_by_next())
         else:
             fork = await fork_study(
                 services,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.domain.ids import RunId, TrialId
-from hopyard.domain.run import ParamValue, RunPhase
+from hopyard.domain.run import MAX_CONTINUED_RUNS, ParamValue, RunPhase
 from hopyard.domain.study import BudgetUnit
 from hopyard.errors import Conflict, HopyardError, NotFound, ServerUnavailable, StudyFailed
 from hopyard.studies.code_reads import declared_names, unread_note
@@ -150,6 +150,7 @@ class TrialRunTrainer:
                     newest.last_epoch,
                     retry=newest.retry,
                     folder=newest.folder,
+                    continued=newest.continued,
                 ),
             )
             return
@@ -216,11 +217,18 @@ class TrialRunTrainer:
             if self._is_busy(trial) or self._is_busy(source_trial, reached=True) or self._is_ending(trial):
                 continue  # its checkpoint is still being written
             del self._unsubmitted_work[trial]
-            folder = self._run_folder(work, source_trial)
+            folder, continued = self._run_folder(work, source_trial)
             source, shift = self._resume_checkpoint(work, source_trial)
             retry = self._retries.pop(trial, 0)
             run_spec, body = plan_run(
-                self._run, self._spec, work, source, shift=shift, retry=retry, folder=folder
+                self._run,
+                self._spec,
+                work,
+                source,
+                shift=shift,
+                retry=retry,
+                folder=folder,
+                continued=continued,
             )
             fields = {
                 "run": run_spec.run,
@@ -230,22 +238,27 @@ class TrialRunTrainer:
                 "resume": run_spec.resume,
                 "retry": run_spec.retry,
                 "folder": run_spec.folder,
+                "continued": run_spec.continued,
             }
             self._context.journal.write("run", trial=trial, **fields)
             self._resume_checkpoints.add_run(run_spec, reported_epoch=work.done_epochs)
             self._submit(work, run_spec, body)
 
-    def _run_folder(self, work: TrialWork, source_trial: TrialId) -> str | None:
+    def _run_folder(self, work: TrialWork, source_trial: TrialId) -> tuple[str | None, tuple[str, ...]]:
         """Returns the run folder of the last run of the trial, with the checkpoints that its script wrote
-        itself. A script that does not take its budget may have trained beyond it."""
+        itself, and the runs that have written to it. A script that does not take its budget may have trained
+        beyond it."""
         if source_trial != work.trial:
-            return None
+            return None, ()
         newest = self._interrupted_runs.get(work.trial) or self._latest_runs.get(work.trial)
         is_within_budget = work.trial in self._retries or self._script_params.takes_budget
         if newest is None or not (is_within_budget or work.trial in self._interrupted_runs):
-            return None
+            return None, ()
         run = self._api.find(lambda client: client.get_run(newest.run))
-        return None if run is None else run["run_folder"]
+        if run is None or run["run_folder"] is None:
+            return None, ()
+        continued = (*run["spec"].get("continued_runs", ()), newest.run)[-MAX_CONTINUED_RUNS:]
+        return run["run_folder"], continued
 
     def _resume_checkpoint(
         self, work: TrialWork, source_trial: TrialId

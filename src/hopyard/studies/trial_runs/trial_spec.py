@@ -24,7 +24,8 @@ _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 class TrialRunSpec:
     """The journal's record `run`. resume: the checkpoint as in a RunSpec; None for a start from scratch.
     last_epoch, epoch_shift: as in `TrialRun`. retry: the number of earlier runs for the same budget that were
-    killed or failed. folder: the run folder that it begins with."""
+    killed or failed. folder: the run folder that it begins with. continued: the runs with which that folder
+    began, as in `RunSpec.continued_runs`."""
 
     trial: TrialId
     run: RunId
@@ -34,6 +35,7 @@ class TrialRunSpec:
     resume: api.ResumeIn | None = None
     retry: int = 0
     folder: str | None = None
+    continued: tuple[str, ...] = ()
 
     @classmethod
     def from_record(cls, record: JournalRecord) -> TrialRunSpec:
@@ -46,6 +48,7 @@ class TrialRunSpec:
             record["resume"],
             int(record.get("retry", 0)),
             record.get("folder"),
+            tuple(record.get("continued", ())),
         )
 
 
@@ -80,9 +83,10 @@ def plan_run(
     shift: int,
     retry: int = 0,
     folder: str | None = None,
+    continued: tuple[str, ...] = (),
 ) -> tuple[TrialRunSpec, api.SubmitIn]:
     """Returns the run for this work, and the body of its submission. source: the checkpoint to resume from,
-    as the server lists it. shift: from the script's epochs to the trial's. retry, folder: as in
+    as the server lists it. shift: from the script's epochs to the trial's. retry, folder, continued: as in
     `TrialRunSpec`."""
     last = work.budget - shift
     resume: api.ResumeIn | None = (
@@ -90,9 +94,9 @@ def plan_run(
         if source is None
         else {"run": source["run"], "step": int(source["step"]), "manifest": source["manifest"]}
     )
-    body = run_request(study, spec, work, resume, last, retry=retry, folder=folder)
+    body = run_request(study, spec, work, resume, last, retry=retry, folder=folder, continued=continued)
     run = RunId(body["id"] or "")
-    return TrialRunSpec(work.trial, run, work.budget, last, shift, resume, retry, folder), body
+    return TrialRunSpec(work.trial, run, work.budget, last, shift, resume, retry, folder, continued), body
 
 
 def run_request(
@@ -104,6 +108,7 @@ def run_request(
     *,
     retry: int = 0,
     folder: str | None = None,
+    continued: tuple[str, ...] = (),
 ) -> api.SubmitIn:
     """Returns the body for `POST /runs`. The id is derived from all inputs of the run, so that a repeated
     submission is harmless."""
@@ -120,6 +125,7 @@ def run_request(
         "resume": resume,
         "forked_from": None if resume is None else resume["run"],
         "initial_folder": folder,
+        "continued_runs": continued,
     }
     inputs = [study, work.trial, work.budget, params, resume, *([retry] if retry else ())]
     identity = json.dumps(inputs, sort_keys=True)
