@@ -64,9 +64,14 @@ def test_own_checkpoints_survive_kill_and_resume(served_home: Path, tmp_path: Pa
     os.kill(pid, signal.SIGKILL)
     wait_for_phase(shell, run, "failed")
     assert shell.hop("info", "--json", run).json["run_folder_bytes"] > 0
-    resumed = shell.hop("resume", "--detach", run)
+    resumed = shell.hop(
+        "resume", "--detach", "-n", "second", "--tag", "kind=resumed", "--cpus", "0.5", "--time", "9m", run
+    )
     assert f"continues {run} from the files that it kept" in resumed.stderr_text
     second = resumed.text.strip()
+    spec = shell.hop("info", "--json", "second").json["spec"]
+    assert (spec["tags"], spec["time_limit_s"]) == ({"kind": "resumed"}, 540)
+    assert spec["roles"][0]["resources"]["cpu_milli"] == 500
     wait_for_line(shell, second, "begins at 2")
     isolated = detect_isolation_mode() is not IsolationMode.MODES
     wait_for_line(shell, second, f"path exists: {isolated}")

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hopyard.cli.options import detach_option, json_option, last_run_argument
+from hopyard.cli.fork import changed_roles, spec_changes
+from hopyard.cli.options import (
+    cpus_option,
+    detach_option,
+    extras_option,
+    gpu_memory_option,
+    gpus_option,
+    json_option,
+    last_run_argument,
+    memory_option,
+    name_option,
+    pool_option,
+    preempt_option,
+    priority_option,
+    where_option,
+)
 from hopyard.cli.terminal import console
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import SpecError
@@ -18,14 +33,29 @@ if TYPE_CHECKING:
 
 @click.command("resume")
 @last_run_argument()
+@name_option
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to change (repeatable).")
+@cpus_option
+@memory_option
+@gpus_option
+@gpu_memory_option
+@extras_option
+@pool_option
+@where_option
+@click.option(
+    "--time", metavar="2h", help="Time limit of each attempt.  [default: the full limit of RUN again]"
+)
+@click.option("-q", "--queue", metavar="QUEUE", help="The queue of the run.  [default: that of RUN]")
+@priority_option
+@preempt_option
 @detach_option
 @json_option
-def resume(ref: str, detach: bool, as_json: bool) -> int:
+def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
     """Continue RUN, which failed or was stopped, from what it saved.
 
     A new run with the same code, data and parameters starts from the newest checkpoint, and with the
-    checkpoints that the script wrote itself. It takes the label of RUN. Lost and preempted runs continue by
-    themselves.
+    checkpoints that the script wrote itself. Without --name it takes the name of RUN. Lost and preempted runs
+    continue by themselves. `hop fork --files` continues with other parameters or other code.
     """
     from datetime import UTC, datetime
 
@@ -33,15 +63,17 @@ def resume(ref: str, detach: bool, as_json: bool) -> int:
     from hopyard.cli.attach import attach_to_run
     from hopyard.domain.ids import new_run_id
 
+    changes = spec_changes({"params": (), "env": (), "secrets": (), "project": None, **options})
     client = connect()
     source = client.get_run(get_run(client, ref)["id"])
     _check_resumable(source)
     saved = [save for save in client.iterate_run_checkpoints(source["id"]) if not save.get("damaged")]
-    changes: api.ForkIn = {
-        "id": new_run_id(datetime.now(UTC), os.urandom(7)),
-        "checkpoint": "newest" if saved else None,
-        "files": source["run_folder"] is not None,
-    }
+    changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
+    changes["checkpoint"] = "newest" if saved else None
+    changes["files"] = source["run_folder"] is not None
+    roles = changed_roles(source["spec"]["roles"], options)
+    if roles is not None:
+        changes["roles"] = roles
     origins = [f"its checkpoint of step {saved[-1]['step']}"] if saved else []
     origins += ["the files that it kept"] if changes["files"] else []
     run = client.fork_run(source["id"], changes, plan=1)
