@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from hopyard.datasets.folder_scan import PATH, scan_folder
 from hopyard.datasets.ignore_rules import CODE_RULES
 from hopyard.errors import SpecError
 from tests.cli.conftest import TRAIN, shell_in
-from tests.cli.shell import Shell, assert_snapshot, normalize
+from tests.cli.shell import HOP, Shell, assert_snapshot, normalize
 
 
 def test_ps(shell: Shell, trained_runs: list[str]) -> None:
@@ -42,6 +43,20 @@ def test_ps(shell: Shell, trained_runs: list[str]) -> None:
         2,
         ["error: --phase: `runing` is not a phase", "hint: did you mean `running`?"],
     )
+
+
+def test_commands_work_in_a_deleted_folder(shell: Shell, trained_runs: list[str]) -> None:
+    commands = " && ".join(f"{HOP[0]} -m hopyard.cli {name} {trained_runs[0]}" for name in ("info", "why"))
+    deleted = subprocess.run(
+        ["sh", "-c", f"mkdir gone && cd gone && rmdir ../gone && {commands}"],
+        cwd=shell.folder,
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (deleted.returncode, deleted.stderr) == (0, "")
+    assert "it has ended (succeeded)" in deleted.stdout
 
 
 def test_info(shell: Shell, trained_runs: list[str]) -> None:

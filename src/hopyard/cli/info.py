@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -82,7 +81,7 @@ def info_lines(
     yield "id", run["id"]
     yield "address", address(client, run)
     yield "phase", _phase_text(run)
-    if hint := failed_run_hint(run, Path.cwd()):
+    if hint := failed_run_hint(run):
         yield "hint", hint.removeprefix("hint: ")
     yield "submitted", _time_text(run["submitted_at"])
     if started_at := run.get("started_at"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -46,7 +45,7 @@ def why(ref: str, as_json: bool) -> None:
         else []
     )
     console.print_lines(explanation_lines(explanation, run, nodes))
-    if hint := failed_run_hint(client.get_run(run["id"]), Path.cwd()):
+    if hint := failed_run_hint(client.get_run(run["id"])):
         console.print_line(hint)
 
 

@@ -79,10 +79,17 @@ def left_out_notices(
         )
 
 
-def failed_run_hint(run: api.RunOut, folder: Path) -> str | None:
-    """Returns the hint of `missing_file_hint` for an ended run, if `folder` seems to be that of its code."""
+def failed_run_hint(run: api.RunOut, folder: Path | None = None) -> str | None:
+    """Returns the hint of `missing_file_hint` for an ended run, if `folder` seems to be that of its code.
+
+    folder: the current one by default; None is returned if that was deleted.
+    """
     exit_ = run.get("exit")
     if run["phase"] != "failed" or exit_ is None:
+        return None
+    try:
+        folder = Path.cwd() if folder is None else folder
+    except FileNotFoundError:
         return None
     words = {word for role in run["spec"]["roles"] for word in role["command"]}
     scripts = [word for word in words if word.endswith((".py", ".sh")) and not word.startswith("/")]
