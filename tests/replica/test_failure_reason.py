@@ -220,6 +220,12 @@ _AGENT = f"{_PARENT}torch.distributed.elastic.multiprocessing.errors.ChildFailed
             "rank 1: Signal 9 (SIGKILL) received by PID 55",
         ),
         (
+            _CHILD + _AGENT + "Failures:\n[1]:\n  rank      : 0 (local_rank: 0)\n"
+            "  traceback : Signal 15 (SIGTERM) received by PID 54\n"
+            + _REPORT.format(code=1, trace="To enable traceback see: https://pytorch.org"),
+            "ValueError: bad sample 3",
+        ),
+        (
             _AGENT
             + _REPORT.format(
                 code=1,

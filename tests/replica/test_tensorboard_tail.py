@@ -105,6 +105,19 @@ def test_printed_metrics_that_a_dead_replica_had_not_read_are_added_once(folder:
     assert points(folder)[6:] == [("loss", 0.1)]
 
 
+def test_files_of_other_ranks_of_a_launcher_are_ignored(folder: ReplicaDir) -> None:
+    tail = TensorBoardTail(folder)
+    lines = []
+    for rank in range(2):
+        file = folder.work / "runs" / f"rank{rank}" / "events.out.tfevents.1"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(event("loss", float(rank)))
+        lines.append(json.dumps({"ignored": str(file)} if rank else str(file)) + "\n")
+    (folder.root / EVENT_FILES).write_text("".join(lines))
+    tail.poll()
+    assert points(folder) == [("loss", 0.0)]
+
+
 def test_files_at_a_place_of_a_continued_run_are_read(folder: ReplicaDir, tmp_path: Path) -> None:
     """Its processes see their own files there. For others, the place leads nowhere or to another run."""
     home = tmp_path / "linked-home"

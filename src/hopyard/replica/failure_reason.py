@@ -162,7 +162,9 @@ def _root_cause(lines: Sequence[str], at: int) -> str:
     """Returns the first failure in the report of torchrun below line `at`: a signal, or an exception that it
     recorded. Returns "" for any other."""
     rank = ""
-    for position in range(at, len(lines)):
+    # the replicas that the launcher ended are listed before
+    begin = next((i for i in range(at, len(lines)) if lines[i].startswith("Root Cause (")), at)
+    for position in range(begin, len(lines)):
         if match := _ROOT_CAUSE_RANK.fullmatch(lines[position]):
             rank = match["rank"]
         match = _ROOT_CAUSE.fullmatch(lines[position])

@@ -17,7 +17,9 @@ from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles
 
-EVENT_FILES = "event_files"  # of a replica's folder: the path of each opened file as a line of JSON
+# of a replica's folder, lines of JSON: the path of each opened file, or {"ignored": path} for a file of a
+# process that a launcher started beside the first one
+EVENT_FILES = "event_files"
 _POLL_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 5.0
 _FLUSH_RECORDS = 8192
@@ -55,7 +57,8 @@ class TensorBoardTail:
             for parent in (str(place.parent), os.path.realpath(place.parent))
         }
         logs = None if logs is None else self._outer_path(logs)
-        self._work = EventFiles(folder.work, may_read=self._may_read)
+        self._ignored_paths: set[str] = set()
+        self._work = EventFiles(folder.work, is_own=self._counts, may_read=self._may_read)
         self._work.skip_existing(appended=True)
         self._outside: list[EventFiles] = []
         if logs and not Path(folder.work, logs).resolve().is_relative_to(folder.work.resolve()):
@@ -144,8 +147,13 @@ class TensorBoardTail:
         for line in lines[self._reported_lines :]:
             self._reported_lines += 1
             try:
-                path = os.path.realpath(self._outer_path(json.loads(line)))
-            except (ValueError, TypeError, OSError):
+                value = json.loads(line)
+                is_ignored = isinstance(value, dict)
+                path = os.path.realpath(self._outer_path(value["ignored"] if is_ignored else value))
+            except (ValueError, TypeError, KeyError, AttributeError, OSError):
+                continue
+            if is_ignored:
+                self._ignored_paths.add(path)
                 continue
             self._reported_paths.add(path)
             roots = (work, *(f"{os.path.realpath(files.root)}{os.sep}" for files in self._outside))
@@ -159,11 +167,18 @@ class TensorBoardTail:
 
     def _may_read(self, path: str) -> bool:
         """Returns whether a file is outside of the home, or the run's own: the script sees no other one."""
+        if path in self._ignored_paths:
+            return False
         return self._hidden is None or not path.startswith(self._hidden) or path.startswith(self._own)
+
+    def _counts(self, path: str) -> bool:
+        return os.path.realpath(path) not in self._ignored_paths
 
     def _is_own(self, path: str) -> bool:
         """Returns whether a process of this run opened a file of a folder that other runs write to as well:
         as reported, else by the process in its name, which TensorFlow and PyTorch write."""
+        if not self._counts(path):
+            return False
         if os.path.realpath(path) in self._reported_paths:
             return True
         writer = _WRITER_PID.fullmatch(os.path.basename(path))

@@ -6,7 +6,7 @@ import json
 import os
 
 from .import_hooks import call_guarded
-from .reports import append_line
+from .reports import append_line, is_first_process
 
 TYPE_CHECKING = False  # the import of `typing` would take milliseconds
 if TYPE_CHECKING:
@@ -36,4 +36,5 @@ def _extend(writer: Any) -> None:
 
 def _report(path: Any) -> None:
     if isinstance(path, str) and "://" not in path:
-        append_line(_FILE, json.dumps(os.path.abspath(path)))
+        own = os.path.abspath(path)
+        append_line(_FILE, json.dumps(own if is_first_process() else {"ignored": own}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 
 from .import_hooks import call_guarded
@@ -26,6 +27,19 @@ def is_active() -> bool:
     return not os.environ.get("HOPYARD_STUDY")
 
 
+def is_first_process() -> bool:
+    """Returns whether this process reports for its replica. Others of rank 1, 2 … that a launcher such as
+    torchrun started in the replica log the same names."""
+    environ = os.environ
+    rank, local_rank = environ.get("RANK"), environ.get("LOCAL_RANK")
+    if "TORCHELASTIC_RUN_ID" not in environ and rank == os.path.basename(environ["HOPYARD_REPLICA_DIR"]):
+        return True  # the replica itself set these variables
+    distributed = sys.modules.get("torch.distributed")
+    if rank is None and distributed is not None and distributed.is_available():
+        rank = str(distributed.get_rank()) if distributed.is_initialized() else None
+    return (local_rank or rank or "0") == "0"
+
+
 def run_prefix(library: str, run: Any, name: Any = "") -> str:
     """Returns the prefix of the names in a run of this library. The first run of a process has none; others
     have their name, or else their number.
@@ -43,7 +57,8 @@ def run_prefix(library: str, run: Any, name: Any = "") -> str:
 
 def log_metrics(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
     """Logs the numbers among the values; names of nested values are joined with dots."""
-    call_guarded(library, _log, library, values, step, prefix)
+    if is_first_process():
+        call_guarded(library, _log, library, values, step, prefix)
 
 
 def log_counted(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
@@ -57,7 +72,8 @@ def log_counted(library: str, values: Mapping[Any, Any], step: Any = None, prefi
 
 
 def record_summary(library: str, values: Mapping[Any, Any], prefix: str = "") -> None:
-    call_guarded(library, _summarize, values, prefix)
+    if is_first_process():
+        call_guarded(library, _summarize, values, prefix)
 
 
 def record_params(library: str, values: Mapping[Any, Any], prefix: str = "") -> None:
