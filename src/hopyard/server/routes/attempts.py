@@ -25,8 +25,8 @@ from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint, decode_json
 from hopyard.server.manifest_check import RESEND_HINT
 from hopyard.server.responses import MalformedRequest, json_response
-from hopyard.server.schemas.checkpoints import CheckpointOut, to_checkpoint_out
 from hopyard.server.run_folder_progress import has_new_checkpoint
+from hopyard.server.schemas.checkpoints import CheckpointOut, to_checkpoint_out
 from hopyard.server.schemas.runs import ReplicaStatusIn
 from hopyard.server.services import Services
 from hopyard.server.submit_run import MAX_NOTE_BYTES
