@@ -33,7 +33,7 @@ CLICK = (
         (f"{PARSER}; p.parse_known_args()", ["lr"], {"python", "parser"}),
         ("import argparse; argparse.ArgumentParser().parse_known_args()", ["lr"], {"python", "parser"}),
         (f"{PARSER}; p.parse_known_args(['other'])", [], {"python"}),
-        (f"{LAUNCHER}; p.parse_known_args()", [], {"python"}),
+        (f"{LAUNCHER}; p.parse_known_args()", ["lr"], {"python", "other"}),
         (f"{OTHER_PROGRAM}; {PARSER}; p.parse_known_args()", ["lr"], {"python", "other"}),
         (CLICK, ["lr", "x"], {"python", "parser"}),
     ],
