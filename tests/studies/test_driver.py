@@ -369,6 +369,10 @@ def test_stop_rule_ends_study_that_succeeds(rules: StopRules, reason: str, kills
     assert len(journal.of_kind("asked")) < 30
     assert journal.of_kind("done")[0]["best"] is not None
     assert not trainer.works
+    view = StudyView.from_records([{"kind": "study", "spec": study_to_json(spec)}, *journal.records])
+    assert view.stop_rule == reason
+    stopped = [trial.stop_reason for trial in view.trials.values() if trial.state is TrialPhase.STOPPED]
+    assert set(stopped) <= {reason}
 
 
 def test_trial_stopped_by_hand_keeps_its_value() -> None:

@@ -338,7 +338,7 @@ class StudyDriver:
 
     def _stop_trials(self, trainer: Trainer, reason: str) -> None:
         """Ends all trials, because a stop rule of the study holds."""
-        self._journal.write("note", text=f"the study ends: {reason}")
+        self._journal.write("note", text=f"the study ends: {reason}", stop_rule=reason)
         self._listener.study_stopped(reason)
         for trial in sorted(self._active_trials, key=int):
             trial_state = self.state.trials[trial]

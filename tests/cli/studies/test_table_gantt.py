@@ -50,6 +50,17 @@ def test_best_trial_is_first_and_the_error_is_the_last_column() -> None:
     assert lines[3].endswith("ValueError: lr is too large")
 
 
+def test_rule_that_ended_the_study_is_named() -> None:
+    view = _view()
+    assert not any("ended early" in line for line in study_heading(view))
+    view.apply({"kind": "note", "text": "the study ends: its time is over", "stop_rule": "its time is over"})
+    stopped = report_record("0", 1, 0.5, outcome="stopped", verdict="stop")
+    view.apply({**stopped, "reason": "its time is over"})
+    assert "ended early: its time is over" in study_heading(view)
+    assert "stopped: its time is over" in _trial_lines(view, view.trials["0"])
+    assert as_data(view)["stop_rule"] == "its time is over"
+
+
 def test_trial_that_is_a_run_has_its_run_name() -> None:
     view = _view()
     for record in (

@@ -103,7 +103,8 @@ class StudyOutput(RunOutput):
 
 def _event_line(view: StudyView, trial: TrialView, *, best: bool) -> str:
     value = "" if trial.best is None else f"  {view.metric} {console.format_number(trial.best)}"
-    words = f"  {trial.error.splitlines()[0]}" if trial.error else ""
+    reason = trial.error or trial.stop_reason
+    words = f"  {reason.splitlines()[0]}" if reason else ""
     return (
         f"trial {trial.id} {trial.state.value} after {view.unit} "
         f"{trial.epoch}{value}{'  the best so far' if best else ''}{words}"

@@ -127,6 +127,8 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
         ),
         params_line(trial.params),
     ]
+    if trial.stop_reason:
+        lines.append(f"stopped: {trial.stop_reason}")
     if trial.run:
         lines.append(f"run {trial.run_name or trial.run}")
     lineage = view.lineage(trial)

@@ -54,6 +54,8 @@ def study_heading(view: StudyView) -> list[str]:
         lines.append(f"trains on {fork_source_text(spec['beginning'], spec)}{_changed_params(view)}")
     if view.continues:
         lines.append(f"continues {view.continues}")
+    if view.stop_rule:
+        lines.append(f"ended early: {view.stop_rule}")
     best = view.best()
     if best is not None:
         lines.append(

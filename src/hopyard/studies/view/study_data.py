@@ -30,6 +30,7 @@ def as_data(view: StudyView) -> dict[str, Any]:
         "hop_bytes": view.hop_bytes,
         "resumed": view.resumed,
         "continues": view.continues or None,
+        "stop_rule": view.stop_rule or None,
         "beginning": view.spec.get("beginning"),
         "workers": [
             {"worker": note.worker, "event": note.event, "detail": note.detail} for note in view.notes
@@ -63,6 +64,7 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
         "workers": list(trial.where),
         "run": trial.run or None,
         "run_name": trial.run_name or None,
+        "stop_reason": trial.stop_reason or None,
         "error": trial.error or None,
         "traceback": trial.traceback or None,
     }

@@ -56,6 +56,7 @@ class TrialView:
     run: str = ""
     runs: list[str] = field(default_factory=list)
     run_name: str = ""
+    stop_reason: str = ""
     error: str = ""
     traceback: str = ""
 
@@ -94,7 +95,7 @@ class StudyView:
 
     hop_bytes: bytes of hopped states. resumed: how often a driver was restarted. attempts: how often the
     study was launched with new workers, including the runs that it continues. continues: the name of the
-    study that this one continues, or "".
+    study that this one continues, or "". stop_rule: the rule that has ended the study early, as a text.
     """
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class StudyView:
     resumed: int = 0
     attempts: int = 0
     continues: str = ""
+    stop_rule: str = ""
     done: bool = False
     _hops_seen: set[Any] = field(default_factory=set)
     _attempt: object = None
@@ -169,7 +171,9 @@ class StudyView:
                     WorkerNote(str(record["worker"]), str(record["event"]), str(record.get("detail", "")))
                 )
             case "continued":
-                self.continues, self.done = str(record["name"]), False
+                self.continues, self.done, self.stop_rule = str(record["name"]), False, ""
+            case "note":
+                self.stop_rule = str(record.get("stop_rule") or self.stop_rule)
             case "done":
                 self.done = True
                 self.mark_ended()
@@ -264,6 +268,7 @@ class StudyView:
             if better:
                 trial.best, trial.best_epoch, trial.best_params = value, step, dict(trial.params)
         trial.epoch = max(trial.epoch, step)
+        trial.stop_reason = str(record.get("reason") or trial.stop_reason)
         event = event_from_json(record)
         if isinstance(event, TellEvent) and trial.state is not TrialPhase.COMPLETED:
             trial.state = phase_after(trial.budget, event) or trial.state
