@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
 # options for the number of epochs, the first that a script has
+OBJECTIVE_MODULE = "hopyard.sdk.objective"
 _EPOCH_OPTIONS = ("num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs", "epoch")
 _STYLE_WORDS = {
     ParamStyle.ARGS: "arguments",
@@ -489,6 +490,8 @@ def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
     for index, word in enumerate(command):
         if word == "-m" and index + 1 < len(command):
             module = command[index + 1]
+            if module == OBJECTIVE_MODULE:  # a function takes its parameters by name
+                return ParamFormat(source="the objective", script=module)
             for root in ("", "src/"):
                 for end in ("/__main__.py", ".py"):
                     path = f"{root}{module.replace('.', '/')}{end}"

@@ -21,7 +21,7 @@ from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
 from hopyard.client.feedback import print_notice
 from hopyard.client.local_searcher import build_searcher
-from hopyard.client.param_forms import with_trial_format
+from hopyard.client.param_forms import OBJECTIVE_MODULE, with_trial_format
 from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.stop_trial import stop_trial
 from hopyard.client.study_lookup import get_study, read_journal
@@ -408,7 +408,7 @@ def _search_mapping(search: Any, folder: Path, *, hops: bool, metric: str) -> di
                 f"`{reference}` is outside {folder}, so it does not travel with the study",
                 hints=("give the folder of its file: hop.search(…, folder=…)",),
             )
-        return {"command": ["python", "-u", "-m", "hopyard.sdk.objective", reference, metric]}
+        return {"command": ["python", "-u", "-m", OBJECTIVE_MODULE, reference, metric]}
     return {"trainable": _code_reference(search if inspect.isclass(search) else type(search), folder)}
 
 

@@ -199,6 +199,7 @@ def python_output(shell: Shell) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
     output: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return output
 
