@@ -27,6 +27,21 @@ class Shuffled:
         yield from order
 
 
+class Persistent(Shuffled):
+    """A loader with persistent workers: their start draws a seed."""
+
+    persistent_workers = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._iterator: object = None
+
+    def __iter__(self) -> Iterator[int]:
+        if self._iterator is None:
+            self._iterator = self.generator.random()
+        return super().__iter__()
+
+
 class Noise:
     """A dataset that draws from generators of its own, one of them in a dict."""
 
@@ -129,6 +144,7 @@ def test_other_parts_of_a_dataset_are_no_generators() -> None:
     "make",
     [
         Shuffled,
+        Persistent,
         Stream,
         pytest.param(torch_loader, marks=pytest.mark.torch),
         pytest.param(torch_stream, marks=pytest.mark.torch),
@@ -136,7 +152,7 @@ def test_other_parts_of_a_dataset_are_no_generators() -> None:
 )
 def test_order_continues_after_a_kill(tmp_path: Path, make: Any, bound: bool) -> None:
     expected = train(tmp_path / "whole", make(), bound=bound)
-    assert len(set(expected)) > 8 or make is Shuffled
+    assert len(set(expected)) > 8 or make in (Shuffled, Persistent)
     for kill_at in (4, 9, 13):  # in an epoch, at the first item of one, in the next
         folder = tmp_path / str(kill_at)
         train(folder, make(), bound=bound, kill_at=kill_at)

@@ -77,6 +77,8 @@ def _capture(loop: Loop[Any], generators: Mapping[str, Any]) -> dict[str, Any]:
 
 def _warm_up(loop: Loop[Any], state: Mapping[str, Any]) -> None:
     if state.get("started") and not has_started_workers(loop.iterable):
-        global_states = capture_rng()
+        generators = find_generators(loop.iterable)
+        states, global_states = capture_generators(generators), capture_rng()
         start_workers(loop.iterable)
+        restore_generators(generators, states)
         restore_rng(global_states)
