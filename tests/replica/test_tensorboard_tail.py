@@ -14,7 +14,7 @@ from hopyard.domain.metric_records import Point, read_records
 from hopyard.replica.output_metrics import append_missing_points
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.tensorboard_tail import EVENT_FILES, TensorBoardTail
-from tests.replica.test_tfevents import event
+from tests.replica.test_tfevents import Event, Summary, event, framed
 
 
 @pytest.fixture
@@ -39,9 +39,18 @@ def test_thread_reads_what_was_written_before_the_end(folder: ReplicaDir) -> Non
     tail = TensorBoardTail(folder)
     tail.start()
     (folder.work / "runs").mkdir()
-    (folder.work / "runs" / "events.out.tfevents.2").write_bytes(event("new", 2.0))
+    images = b"".join(
+        framed(
+            Event(summary=Summary(value=[Summary.Value(tag=tag, image=Summary.Image())])).SerializeToString()
+        )
+        for tag in ("a", "b", "c", "d")
+    )
+    (folder.work / "runs" / "events.out.tfevents.2").write_bytes(event("new", 2.0) + images)
     assert tail.finish(60) == 0
     assert points(folder) == [("new", 2.0)]
+    assert (
+        tail.media_sentence() == "of TensorBoard, these stay in its event files: images (a, b, c and 1 more)"
+    )
 
 
 def test_large_files_are_left_unread_after_the_timeout(folder: ReplicaDir) -> None:

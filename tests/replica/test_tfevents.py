@@ -64,6 +64,9 @@ def test_tensorboardx_files_are_read(tmp_path: Path) -> None:
     assert second[0] == ("loss", 3, math.inf)
     assert sorted(tag for tag, _, _ in second[1:]) == ["both/a/both", "both/b/both"]
     assert list(files.poll()) == []
+    prefixed = {kind: {tag.rpartition("/")[2] for tag in tags} for kind, tags in files.media().items()}
+    expected = {"texts": {"text_summary"}, "histograms": {"weights"}, "images": {"picture"}}
+    assert prefixed == expected
 
 
 @pytest.mark.torch

@@ -35,7 +35,15 @@ Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
 Period = Literal["day", "month", "week"]
 RunEventKind = Literal[
-    "breached", "changed", "damaged", "preempted", "promised", "stop-trial", "time-limit", "unread-params"
+    "breached",
+    "changed",
+    "damaged",
+    "media",
+    "preempted",
+    "promised",
+    "stop-trial",
+    "time-limit",
+    "unread-params",
 ]
 RunPhase = Literal["cancelled", "failed", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]

@@ -47,6 +47,7 @@ _EVENT_WORDS = {
     "preempted": "preemption requested",
     "damaged": "damaged",
     "unread-params": "not read",
+    "media": "not read",
 }
 
 

@@ -340,6 +340,7 @@ class RunEventKind(StrEnum):
     DAMAGED = "damaged"  # one of its checkpoints cannot be read
     TIME_LIMIT = "time-limit"  # its time limit is near
     UNREAD_PARAMS = "unread-params"  # given parameters that nothing read
+    MEDIA = "media"  # values of TensorBoard that are no numbers
     STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name
 

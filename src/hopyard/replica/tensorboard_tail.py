@@ -24,6 +24,7 @@ _POLL_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 5.0
 _FLUSH_RECORDS = 8192
 _MAX_NAME_LENGTH = 1024
+_MAX_NAMED_TAGS = 3  # of each kind
 _MAX_SERIES = 1_000_000
 _WRITER_PID = re.compile(r"events\.out\.tfevents\.\d+\..+\.(\d+)\.\d+(?:\.v2)?(?:\.[^.\d][^.]*)?")
 
@@ -89,6 +90,19 @@ class TensorBoardTail:
             _RETRY_INTERVAL_S
         )  # it ends after its current block, unless the disk does not answer
         return sum(files.unread_bytes() for files in self._sources())
+
+    def media_sentence(self) -> str:
+        """Returns a sentence about what the event files contain besides numbers; "" for numbers only. Called
+        after `finish`."""
+        media: dict[str, set[str]] = {}
+        for files in (self._work, *self._outside, self._reported):
+            for kind, tags in files.media().items():
+                media.setdefault(kind, set()).update(tags)
+        parts = []
+        for kind, tags in sorted(media.items()):
+            more = f" and {len(tags) - _MAX_NAMED_TAGS} more" if len(tags) > _MAX_NAMED_TAGS else ""
+            parts.append(f"{kind} ({', '.join(sorted(tags)[:_MAX_NAMED_TAGS])}{more})")
+        return f"of TensorBoard, these stay in its event files: {'; '.join(parts)}" if parts else ""
 
     def poll(self) -> None:
         """Appends new points to the stream."""

@@ -34,6 +34,14 @@ _MAX_RECORD_BYTES = 64 * 1024**2  # a larger event is skipped unread
 _TIMESTAMP_GRANULARITY_NS = 2_000_000_000  # the granularity that a folder's time stamp may have
 # the fields of `Summary.Value` with the old form of a value of a plugin
 _MEDIA = {4: "images", 5: "histograms", 6: "audio"}
+_MEDIA_WORDS = {
+    "text": "texts",
+    "images": "images",
+    "histograms": "histograms",
+    "audio": "audio",
+    "pr_curves": "PR curves",
+    "mesh": "meshes",
+}
 # an event with one number, as PyTorch, tensorboardX and TensorFlow 1 write it: time, step, tag, value
 _PLAIN_EVENT = re.compile(
     rb"\x09(.{8})(?:\x10([\x80-\xff]{0,9}[\x00-\x7f]))?\x2a([\x00-\x7f]|[\x80-\xff][\x00-\x7f])"
@@ -95,6 +103,14 @@ class EventFiles:
         """Follows one file outside of the root, which a process of the run opened."""
         if path not in self._files:
             self._add(path, existing=False)
+
+    def media(self) -> dict[str, set[str]]:
+        """Returns the tags of the values that are no numbers, by their kind, such as `texts`."""
+        found: dict[str, set[str]] = {}
+        for file in self._files.values():
+            for tag, kind in file.media() if file.is_accepted else ():
+                found.setdefault(kind, set()).add(self._prefixes.prefix(file.folder) + tag)
+        return found
 
     def unread_bytes(self) -> int:
         """Returns how many bytes of the files were not read yet."""
@@ -177,6 +193,11 @@ class _EventFile:
         self._inode, self._offset = stat_result.st_ino, stat_result.st_size
         if forever:
             self._ignored_inode = stat_result.st_ino
+
+    def media(self) -> Iterator[tuple[str, str]]:
+        for tag, plugin in self._plugins.items():
+            if plugin in _MEDIA_WORDS:
+                yield tag, _MEDIA_WORDS[plugin]
 
     def unread_bytes(self) -> int:
         try:

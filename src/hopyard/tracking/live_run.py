@@ -74,6 +74,7 @@ class LiveRun:
     _unstored: list[str] = field(default_factory=list)
     _limit_event: RunEvent | None = None  # the run will soon reach its time limit
     _unread_event: RunEvent | None = None  # parameters that nothing read
+    _media_event: RunEvent | None = None  # values that are no numbers
     _limit_count: int = 0  # how many of these events were received
 
     def apply_points(self, rank: int, stream: str, reader: LatestMetrics, data: bytes) -> bool:
@@ -122,6 +123,8 @@ class LiveRun:
                 return self._apply_unstored(event.get("text"))
             case str(kind) if kind == RunEventKind.TIME_LIMIT and rank == 0:
                 return self._apply_limit(at, event.get("text"))
+            case str(kind) if kind == RunEventKind.MEDIA and rank == 0:
+                return self._apply_media(at, event.get("text"))
             case str(kind) if kind == RunEventKind.UNREAD_PARAMS and rank == 0:
                 return self._apply_unread(at, event.get("names"))
         return False
@@ -185,6 +188,12 @@ class LiveRun:
         )
         return True
 
+    def _apply_media(self, at: float | None, text: object) -> bool:
+        if not isinstance(text, str) or at is None or not 0 <= at < _MAX_TIMESTAMP or self._media_event:
+            return False
+        self._media_event = RunEvent(datetime.fromtimestamp(at, UTC), RunEventKind.MEDIA, _printable(text))
+        return True
+
     def _apply_unread(self, at: float | None, names: object) -> bool:
         if not isinstance(names, list) or at is None or not 0 <= at < _MAX_TIMESTAMP or self._unread_event:
             return False
@@ -226,6 +235,7 @@ class LiveRun:
             or self._unstored
             or self._limit_event
             or self._unread_event
+            or self._media_event
             or self._machine_env is not None
             or self._packages is not None
         )
@@ -255,6 +265,7 @@ class LiveRun:
         unstored, self._unstored = self._unstored, []
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
+        media_event, self._media_event = self._media_event, None
         machine_env, self._machine_env = self._machine_env, None
         packages, self._packages = self._packages, None
         try:
@@ -287,6 +298,8 @@ class LiveRun:
                 await runs.record_event(self.run, limit_event)
             if unread_event is not None:
                 await runs.record_event(self.run, unread_event)
+            if media_event is not None:
+                await runs.record_event(self.run, media_event)
         except Conflict:
             return
         except BaseException:
@@ -300,6 +313,7 @@ class LiveRun:
             self._unstored = unstored + self._unstored
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event
+            self._media_event = self._media_event or media_event
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
             self._packages = packages if self._packages is None else self._packages
             raise
