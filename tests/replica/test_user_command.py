@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,36 @@ def test_nothing_is_claimed_where_it_is_uncertain(
     lines = [json.dumps({"by": kind, "read": []}) for kind in kinds]
     (tmp_path / READS_FILE).write_text("\n".join(lines))
     assert find_unread_params(launch, ReplicaDir(tmp_path)) == unread
+
+
+HOLDER: dict[str, Any] = {"by": "holder", "held": ["lr"], "process": 7}
+LAUNCHER = {"by": "launcher", "process": 7, "read": []}
+BY_HAND = ParamFormat(ParamStyle.ARGS, "--params-as")
+
+
+@pytest.mark.parametrize(
+    ("command", "form", "lines", "unread"),
+    [
+        ("python a.py", BY_HAND, [HOLDER], ["lr"]),
+        ("python a.py --rate {lr}", None, [HOLDER], ["lr", "x"]),
+        ("python a.py {lr}", None, [HOLDER], ["lr", "x"]),
+        ("python a.py --rate {lr}", None, [], ["x"]),
+        ("python a.py --rate {lr}", ParamFormat(), [], ["x"]),
+        ("python a.py", BY_HAND, [HOLDER, {"by": "arguments", "read": []}], []),
+        ("python a.py {lr}", None, [HOLDER, {"by": "arguments", "read": []}], ["x"]),
+        ("python a.py {lr}", None, [HOLDER, {"by": "other", "read": []}], ["x"]),
+        ("python a.py {lr}", None, [HOLDER, {"by": "parser", "read": []}], ["x"]),
+        ("python -m launch a.py", BY_HAND, [HOLDER, LAUNCHER], []),
+        ("python -m launch a.py", BY_HAND, [HOLDER, LAUNCHER, {**HOLDER, "process": 8}], ["lr"]),
+        ("/opt/bin/torchrun a.py", BY_HAND, [HOLDER, LAUNCHER, {**HOLDER, "process": 8}], ["lr"]),
+        ("bash a.sh", BY_HAND, [HOLDER], []),  # it may start other programs, too
+        ("./program a.py", BY_HAND, [HOLDER], []),
+        ("python a.py", ParamFormat(ParamStyle.HYDRA, "--params-as"), [HOLDER], ["lr"]),
+    ],
+)
+def test_argument_is_unread_if_no_process_with_it_looks_at_its_arguments(
+    command: str, form: ParamFormat | None, lines: list[dict[str, Any]], unread: list[str], tmp_path: Path
+) -> None:
+    records = [{"by": "python", "read": []}, *lines]
+    (tmp_path / READS_FILE).write_text("\n".join(map(json.dumps, records)))
+    assert find_unread_params(launch_of(tuple(command.split()), form), ReplicaDir(tmp_path)) == unread

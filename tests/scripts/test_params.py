@@ -75,6 +75,15 @@ def test_param_without_effect_is_named(scripts: Shell) -> None:
     assert "nothing has read" not in taken.stderr_text and '"others": 2' in taken.text
 
 
+def test_argument_that_the_script_never_looks_at_is_named(scripts: Shell) -> None:
+    run = scripts.hop("run", "-p", "seed=3", "--params-as", "args", "plain.py")
+    assert run.code == 0 and "nothing has read seed" in run.stderr_text
+    options = ["--searcher", "grid", "--metric", "loss", "-p", "lr=0.3,0.4"]
+    study = scripts.hop("search", *options, "fixed_list.py")
+    assert study.code != 0 and "no process of the trial has read it" in study.stderr_text
+    assert "let `fixed_list.py` read its arguments: `parser.parse_args()`" in study.stderr_text
+
+
 def test_unknown_and_doubled_params_are_refused(scripts: Shell) -> None:
     close = scripts.hop("run", "-p", "batchsize=1", "argparse_train.py")
     assert close.code != 0 and "did you mean `batch_size`?" in close.stderr_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.attempt import Exit, ExitKind
-from hopyard.domain.command_template import DATASET_PREFIX
+from hopyard.domain.command_template import DATASET_PREFIX, placeholder_names
 from hopyard.domain.dataset_paths import fill_dataset_paths
 from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.param_format import (
@@ -34,6 +35,9 @@ READS_FILE = "param-reads"  # of the replica's folder; `sdk.startup.param_reads`
 _MAX_READS_BYTES = 4 * 1024 * 1024
 _NOTEBOOK_READS = ("notebook", "hop.params")
 _PARSER, _PYTHON, _COPY = "parser", "python", "copy"
+_LOOKS = (_PARSER, "other", "arguments")  # some process has looked at arguments
+_PYTHON_PROGRAM = re.compile(r"(python|pypy)[0-9.]*")
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "uv"})  # they start a Python script
 
 
 def with_dataset_folders(launch: ReplicaLaunch, datasets: Mapping[str, Path]) -> ReplicaLaunch:
@@ -127,8 +131,8 @@ def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
     """Returns the parameters that no process of the run read, as far as that is certain.
 
     Without an import hook in a Python process nothing is certain. Parameters in the command are unread if a
-    parser of the script ran and does not know them. Those in variables may have been read from a copy, and
-    those that a shell script names by the shell.
+    parser of the script ran and does not know them, or if the script has not looked at its arguments. Those
+    in variables may have been read from a copy, and those that a shell script names by the shell.
     """
     form = launch.param_format
     if not launch.params or (form is not None and form.script and form.script not in launch.command):
@@ -138,17 +142,44 @@ def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
     if _PYTHON not in kinds:
         return []
     filled = fill_command(launch.command, launch.params, form)
+    in_command = {name for name in placeholder_names(launch.command) if name in filled.given}
+    if form is not None and form.style in (ParamStyle.ARGS, ParamStyle.HYDRA, ParamStyle.JSON):
+        in_command.update(filled.given)
+    ignored = in_command & _ignored_names(launch.command, reads)
     if form is not None and form.style is ParamStyle.NOTEBOOK:  # its kernel reads all variables
         reads = [line for line in reads if line.get("by") in _NOTEBOOK_READS]
     read = {name for line in reads for name in line.get("read", ()) if isinstance(name, str)}
-    read.update(filled.placed)
-    is_env = form is not None and form.style is ParamStyle.ENV
+    read.update(name for name in filled.placed if name not in ignored)
     if form is not None and form.source.startswith(SHELL_SOURCE):
         read.update(name for name in launch.params if form.find_option(name) is not None)
-    is_command = form is not None and form.style in (ParamStyle.ARGS, ParamStyle.HYDRA, ParamStyle.JSON)
-    if (_COPY in kinds and is_env) or (_PARSER not in kinds and (is_command or form is None)):
-        return unread_names([name for name in launch.params if name not in filled.given], read)
-    return unread_names(launch.params, read)
+    uncertain: set[str] = set()
+    if _PARSER not in kinds:
+        uncertain |= in_command - ignored
+    if _COPY in kinds and form is not None and form.style is ParamStyle.ENV:
+        uncertain |= set(filled.given) - ignored
+    return unread_names([name for name in launch.params if name not in uncertain], read)
+
+
+def _ignored_names(command: Sequence[str], reads: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Returns the parameters in the arguments of Python processes that never looked at their arguments.
+
+    A launcher passes its arguments on, so the programs that it starts count. Other programs than Python may
+    have the same arguments, unless the command starts Python.
+    """
+    program = os.path.basename(command[0])
+    is_python = _PYTHON_PROGRAM.fullmatch(program) or program.endswith(".py")
+    if not is_python and not (program in _LAUNCHERS and any(word.endswith(".py") for word in command)):
+        return set()
+    if any(line.get("by") in _LOOKS for line in reads):
+        return set()
+    launchers = {line.get("process") for line in reads if line.get("by") == "launcher"}
+    return {
+        name
+        for line in reads
+        if line.get("by") == "holder" and line.get("process") not in launchers
+        for name in line.get("held", ())
+        if isinstance(name, str)
+    }
 
 
 def report_unread_params(launch: ReplicaLaunch, folder: ReplicaDir, exit: Exit) -> None:

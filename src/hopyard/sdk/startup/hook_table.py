@@ -70,6 +70,7 @@ def _watch_params() -> None:
     from . import param_reads, parser_hooks
 
     param_reads.record("python")
+    call_guarded("sys.argv", param_reads.watch_held_arguments)
     parser_hooks.watch_environ()
     if os.environ.get("HOPYARD_PARAMS_FILE"):
         parser_hooks.watch_file(os.environ["HOPYARD_PARAMS_FILE"])

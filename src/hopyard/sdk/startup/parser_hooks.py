@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from .argument_list import is_watched, take_arguments
 from .import_hooks import call_guarded
 from .param_reads import given_params, record, record_parsed
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _REMAINDER = "..."
+# `os.environ.get` is in `_collections_abc`, which names itself `collections.abc`
+_ENVIRON_MODULES = (__name__, "os", "_collections_abc", "collections.abc")
 
 
 def install(module: ModuleType) -> None:
@@ -32,7 +35,9 @@ def _watch_argparse(module: Any) -> None:
     parse = parser_class.parse_known_args
 
     def parse_known_args(self: Any, args: Any = None, namespace: Any = None, *rest: Any, **named: Any) -> Any:
-        result = parse(self, args, namespace, *rest, **named)
+        # this library's own look at the arguments shows less than the options that its parser knows
+        words = take_arguments() if args is None and is_watched() else args
+        result = parse(self, words, namespace, *rest, **named)
         call_guarded("argparse", _record_argparse, self, args, result)
         return result
 
@@ -97,7 +102,7 @@ def _watch_hydra(module: Any) -> None:
 
     def load_configuration(self: Any, config_name: Any, overrides: Any, *rest: Any, **named: Any) -> Any:
         result = load(self, config_name, overrides, *rest, **named)
-        call_guarded("hydra", lambda: record_parsed(_names_in(list(overrides)), None))
+        call_guarded("hydra", lambda: record_parsed(_names_in(list(overrides)), list(overrides)))
         return result
 
     loader_class.load_configuration = load_configuration
@@ -169,7 +174,7 @@ def _follows(names: list[str], before: str, key: str) -> bool:
 
 def _is_called_by_hopyard() -> bool:
     frame = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") in (__name__, "os", "_collections_abc"):
+    while frame is not None and frame.f_globals.get("__name__") in _ENVIRON_MODULES:
         frame = frame.f_back  # type: ignore[assignment]
     names = {} if frame is None else frame.f_globals
     name = names.get("__name__")

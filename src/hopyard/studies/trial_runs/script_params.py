@@ -33,6 +33,8 @@ class ScriptParams:
             if not isinstance(parameter.domain, Constant)
         ]
         self._in_command = _command_names(spec)
+        roles = (spec.trial or {}).get("roles") or ()
+        self._words = [str(word) for role in roles for word in role.get("command") or ()]
         self.declared: set[str] | None = None
 
     @property
@@ -79,7 +81,7 @@ class ScriptParams:
     def _describe(self, untaken: list[str], unread: Collection[str]) -> str:
         names = ", ".join(f"`{name}`" for name in untaken[:_MAX_NAMES])
         parameters = f"parameter {names}" if len(untaken) == 1 else f"parameters {names}"
-        if set(untaken) <= set(unread):
+        if set(untaken) <= set(unread) and (not self.declared or self._in_command.intersection(untaken)):
             return f"the study searches the {parameters}, but no process of the trial has read it"
         if not self.declared:
             return f"the script takes no parameters, but the study searches the {parameters}"
@@ -87,6 +89,10 @@ class ScriptParams:
         return f"the study searches the {parameters}, but the script takes only {known}"
 
     def _hints(self, name: str) -> tuple[str, ...]:
+        if name in self._in_command:
+            script = next((word for word in self._words if word.endswith(".py")), "the script")
+            place = f"`{script}`" if script in self._words else script
+            return (f"let {place} read its arguments: `parser.parse_args()`", "or read `hop.params` in it")
         similar = name.replace("-", "_")
         near = similar if similar in (self.declared or ()) else closest_name(name, self.declared or ())
         return (
