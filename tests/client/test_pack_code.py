@@ -67,6 +67,12 @@ def test_small_ignored_file_is_named_only_if_the_run_names_it(folder: Path) -> N
     assert "`data/train.bin`, which is not packed: .gitignore, line 2" in pack(folder)[1][0]
 
 
+def test_path_that_a_dataset_supplies_is_no_missing_one(folder: Path) -> None:
+    (folder / "main.py").write_text("open('data/train.bin')\n")
+    assert pack(folder, omitted=["data/train.bin"])[1] == []
+    assert not any("the run names" in line for line in pack(folder, "main.py", "--data={dataset:d}")[1])
+
+
 def test_results_of_earlier_runs_are_not_named(folder: Path) -> None:
     (folder / "data").rename(folder / "wandb")
     (folder / ".gitignore").write_text("wandb/\n")

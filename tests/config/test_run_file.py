@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ def refusal(folder: Path, text: str) -> SpecError:
     with pytest.raises(SpecError) as caught:
         read_run_file(write(folder, text), folder=folder)
     return caught.value
+
+
+def test_interpreter_of_a_path(tmp_path: Path) -> None:
+    (tmp_path / "venv").symlink_to(sys.executable)
+    run = read_run_file(write(tmp_path, ROLE + "python: ./venv"), folder=tmp_path)
+    assert (run.python, run.interpreter) == ("", str(tmp_path / "venv"))
 
 
 def test_file_with_all_keys(tmp_path: Path) -> None:
@@ -232,6 +239,7 @@ ROLE = "roles: [{command: x}]\n"
         (ROLE + "queue: 1e5", "queue: `1e5` is not a text", 'in quotes: "1e5"'),
         (ROLE + "env: {HOPYARD_URL: x}", "env.HOPYARD_URL", "HOPYARD_"),
         (ROLE + "python: 3.10", "python: `3.10` is not a text", "quotes"),
+        (ROLE + "python: bin/none", "bin/none is not an interpreter", "relative to the folder"),
         (ROLE + "requirements: none.txt", "requirements: there is no file", "relative"),
         (ROLE + "project: a/b", "project: `a/b` is not a name", "letters"),
         (ROLE + "name: x\nname: y", "line 3: the key `name` is given twice", "the other is in line 2"),

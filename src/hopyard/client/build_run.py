@@ -136,7 +136,7 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
                 f"--python: `{python}` is not a version",
                 hints=("for example 3.12; or give the path of an interpreter",),
             )
-        changes["python"] = python
+        changes |= {"python": python, "interpreter": ""}
     changed = replace(base, **changes) if changes else base
     if changed.python and changed.requirements is None:
         raise SpecError(

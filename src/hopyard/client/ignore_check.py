@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hopyard.datasets.folder_scan import IgnoredEntry, scan_folder
 from hopyard.datasets.ignore_rules import CODE_RULES
 from hopyard.domain.byte_text import format_bytes
+from hopyard.domain.command_template import DATASET_PREFIX, placeholder_names
 from hopyard.domain.text import escape
 from hopyard.domain.text_decoding import escape_bytes
 from hopyard.errors import SpecError
@@ -52,15 +53,24 @@ def check_scripts(root: Path, left_out: Sequence[IgnoredEntry], commands: Iterab
 
 
 def left_out_notices(
-    root: Path, left_out: Sequence[IgnoredEntry], commands: Iterable[Sequence[str]]
+    root: Path,
+    left_out: Sequence[IgnoredEntry],
+    commands: Sequence[Sequence[str]],
+    supplied: Iterable[str] = (),
 ) -> Iterator[str]:
-    """Yields a notice for paths that a script or an argument names, and one for large files and folders."""
+    """Yields a notice for paths that a script or an argument names, and one for large files and folders.
+
+    supplied: paths that the run has from elsewhere, such as those of its datasets.
+    """
     odd_names = [entry for entry in left_out if entry.has_odd_name]
     if odd_names:
         texts = [f"{escape(escape_bytes(entry.path))} ({entry.reason})" for entry in odd_names[:_MAX_NAMED]]
         more = f" and {len(odd_names) - _MAX_NAMED} more" if len(odd_names) > _MAX_NAMED else ""
         yield f"warning: not packed, for its name: {', '.join(texts)}{more}"
-    left_out = [entry for entry in left_out if not entry.has_odd_name]
+    places = [os.path.normpath(path) for path in supplied if path]
+    left_out = [
+        entry for entry in left_out if not entry.has_odd_name and not _is_supplied(entry.path, places)
+    ]
     if not left_out:
         return
     named = _named_paths(root, left_out, commands)
@@ -162,13 +172,21 @@ def _named_paths(
     return named
 
 
+def _is_supplied(path: str, places: Sequence[str]) -> bool:
+    """Returns whether the path contains one of the places, or is in it."""
+    return any(f"{place}/".startswith(path) or f"{path}/".startswith(f"{place}/") for place in places)
+
+
 def _named_texts(root: Path, commands: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yields the arguments of the commands, and the quoted texts of their scripts."""
+    """Yields the arguments of the commands, and the quoted texts of their scripts. An argument with the
+    folder of a dataset replaces a path that the script has as its default."""
     for command in commands:
+        has_dataset = any(name.startswith(DATASET_PREFIX) for name in placeholder_names(command))
         for word in command[1:]:
             yield word.rpartition("=")[2]
             script = root / word
-            if word.endswith((".py", ".sh")) and not word.startswith("/") and script.is_file():
+            is_script = word.endswith((".py", ".sh")) and not word.startswith("/")
+            if is_script and not has_dataset and script.is_file():
                 with script.open("rb") as file:
                     source = file.read(_MAX_SCRIPT_BYTES).decode(errors="replace")
                 yield from (text for _, text in _QUOTED_TEXT.findall(source))

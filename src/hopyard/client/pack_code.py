@@ -58,7 +58,8 @@ def pack_code(
     _check_places(tree, places)
     check_scripts(tree.root, tree.left_out, commands)
     notify_of_skipped_homes(tree.homes, notify)
-    for line in (*left_out_notices(tree.root, tree.left_out, commands), *unfetched_notices(tree)):
+    notices = left_out_notices(tree.root, tree.left_out, commands, places)
+    for line in (*notices, *unfetched_notices(tree)):
         notify(line)
     if not progress.warned:
         _warn_of_size(notify, tree.size_bytes, tree.files)

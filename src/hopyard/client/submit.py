@@ -20,6 +20,7 @@ from hopyard.client.feedback import (
     print_notice,
 )
 from hopyard.client.git_state import GitProbe
+from hopyard.client.ignore_check import find_left_out
 from hopyard.client.pack_code import pack_code
 from hopyard.config.run_request import RunRequest
 from hopyard.domain.ids import new_run_id
@@ -66,7 +67,13 @@ def submit_run(
         commands = [role.command for part in (request, trial) if part is not None for role in part.roles]
         files: set[str] = set()
         environment = build_environment(
-            request, folder, interpreter, extras, notify, commands=commands, files=files
+            request,
+            folder,
+            interpreter or request.interpreter or None,
+            extras,
+            notify,
+            commands=commands,
+            files=files,
         )
         places = [dataset.path for dataset in request.datasets]
         tree = pack_code(
@@ -81,7 +88,7 @@ def submit_run(
         if links := kept_links(tree, places, notify):
             environment["links"] = links
         check_settings_files(tree)
-        _notify_of_replaced_folders(request, folder, notify)
+        _notify_of_replaced_folders(request, tree, notify)
         client = connect()
         git = git_json(probe, extras)
     finally:
@@ -99,9 +106,11 @@ def submit_run(
     )
 
 
-def _notify_of_replaced_folders(request: RunRequest, folder: Path, notify: Notify) -> None:
+def _notify_of_replaced_folders(request: RunRequest, tree: PackedTree, notify: Notify) -> None:
     for dataset in request.datasets:
-        if dataset.path and not dataset.path.startswith(("/", "..")) and (folder / dataset.path).is_dir():
+        path = dataset.path
+        is_inside = path and not path.startswith(("/", ".."))
+        if is_inside and (tree.root / path).is_dir() and find_left_out(tree.left_out, path) is None:
             notify(f"note: dataset {dataset.name} replaces the folder {dataset.path} of the code in the run")
 
 

@@ -11,7 +11,7 @@ env: {NCCL_DEBUG: INFO}
 secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the value
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
-python: "3.11"
+python: "3.11"                  # or the path of an interpreter, relative to this file
 queue: research
 priority: 50
 preemptible: false              # never preempted
@@ -34,6 +34,7 @@ roles:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,8 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         outputs=_read_outputs(top),
         metric_lines=_read_metric_lines(top),
         requirements=_read_requirements(top, base),
-        python=top.text("python"),
+        python="" if "/" in top.text("python") else top.text("python"),
+        interpreter=_read_interpreter(top, base),
         checkpoint_files=_read_patterns(top),
     )
 
@@ -219,6 +221,20 @@ def _read_outputs(top: YamlSection) -> tuple[str, ...]:
             )
         outputs.append(value)
     return tuple(outputs)
+
+
+def _read_interpreter(top: YamlSection, base: Path) -> str:
+    text = top.text("python")
+    if "/" not in text:
+        return ""
+    path = (base / Path(text).expanduser()).absolute()
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise top.error(
+            "python",
+            f"{path} is not an interpreter",
+            "give the path of a python program, relative to the folder of this file, or a version",
+        )
+    return str(path)
 
 
 def _read_requirements(top: YamlSection, base: Path) -> Path | None:

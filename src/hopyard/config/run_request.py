@@ -93,6 +93,7 @@ class DatasetRequest(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """The request of a run. requirements: a file to build the environment from. python: a version, for that.
+    interpreter: the absolute path of the Python to use; "" leaves it to the client.
 
     params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
     param_texts: as typed, the values of parameters that are not texts.
@@ -114,6 +115,7 @@ class RunRequest:
     time_limit_s: float | None = None
     requirements: Path | None = None
     python: str = ""
+    interpreter: str = ""
     secrets: tuple[str, ...] = ()
     max_output_bytes: int | None = None
     max_metrics_bytes: int | None = None
