@@ -107,6 +107,16 @@ def test_hydra_study_gives_the_number_of_epochs_under_the_name_of_the_settings(t
         assert (request.study.budget_param if taken else "") == name
 
 
+def test_function_takes_the_parameters_of_its_study(tmp_path: Path) -> None:
+    (tmp_path / "o.py").write_text("def plain(lr): return lr\n")
+    command = ["python", "-u", "-m", "hopyard.sdk.objective", "o.py:plain", "loss"]
+    mapping = {"metric": "loss", "space": {"lr": [0.1, 0.2]}, "command": command, "trials": 2, "epochs": 3}
+    lines: list[str] = []
+    request = with_trial_format(search_from_mapping(mapping, tmp_path), tmp_path, notify=lines.append)
+    assert lines == [] and request.study.budget_param == "epochs"
+    assert request.trial is not None and request.trial.roles[0].command == tuple(command)
+
+
 def test_marks_of_new_keys_are_for_hydra_only(tmp_path: Path) -> None:
     form = ParamFormat(ParamStyle.HYDRA, script="s.py", default=OptionKind.JOINED)
     changed = fork_changes([{"command": ["python", "s.py"]}], form, {"lr": 1}, {"+new": 2, "lr": 3}, ())

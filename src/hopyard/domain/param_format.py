@@ -311,6 +311,11 @@ def _variable(name: str, form: ParamFormat) -> str:
 _UNREAD_SENTENCE = "nothing has read "
 
 
+def notebook_hint(name: str) -> str:
+    """Returns how a notebook takes a parameter."""
+    return f"assign `{name} = …` in one cell of the notebook, and tag that cell `parameters`"
+
+
 def unread_sentence(names: Sequence[str]) -> str:
     """Returns the sentence for users."""
     return f"{_UNREAD_SENTENCE}{', '.join(names)}: the recorded value had no effect"

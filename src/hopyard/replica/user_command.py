@@ -22,6 +22,7 @@ from hopyard.domain.param_format import (
     ParamStyle,
     ParamValue,
     fill_command,
+    notebook_hint,
     unread_names,
     unread_sentence,
 )
@@ -196,6 +197,9 @@ def report_unread_params(launch: ReplicaLaunch, folder: ReplicaDir, exit: Exit) 
         with suppress(OSError):
             folder.append_json("events", kind=RunEventKind.UNREAD_PARAMS, names=names)
             folder.append("stderr", f"hopyard: warning: {unread_sentence(names)}\n".encode())
+            form = launch.param_format
+            if form is not None and form.style is ParamStyle.NOTEBOOK:
+                folder.append("stderr", f"hopyard: hint: {notebook_hint(names[0])}\n".encode())
 
 
 def _read_reads(folder: ReplicaDir) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ process, and a copy with all outputs is written beside it: `train.executed.ipynb
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -126,22 +127,31 @@ def _report_error(error: Any, path: str, *, is_shifted: bool) -> int:
 
     is_shifted: whether the number of its execution is larger by one.
     """
-    if error.ename in _EXIT_NAMES:
-        if error.evalue.isdecimal():
-            return int(error.evalue)
-        sys.stderr.write(f"{error.evalue}\n")
-        return 1
-    from papermill.exceptions import strip_color
-
     cell = f"{path}, cell {error.exec_count - is_shifted}"
     if is_shifted:
         cell += f", In [{error.exec_count}]"
+    if error.ename in _EXIT_NAMES:
+        return _exit_code(error.ename, error.evalue, cell)
+    from papermill.exceptions import strip_color
+
     lines = str(error.evalue).splitlines()
     first = lines[0][:_MAX_ERROR_LENGTH] if lines else ""
     sys.stderr.write(strip_color("\n".join(error.traceback)) + "\n\n")
     sys.stderr.write(f"Traceback (most recent call last):\n  {cell}\n")
     sys.stderr.write(f"{error.ename}: {first} ({cell})\n" if first else f"{error.ename}: ({cell})\n")
     return 128 + signal.SIGINT if error.ename == "KeyboardInterrupt" else 1
+
+
+def _exit_code(name: str, text: str, cell: str) -> int:
+    """Returns the code of `sys.exit` in a cell. Prints the cell: IPython warns on stderr, and its warning
+    would be the reason of the failure."""
+    if not re.fullmatch(r"-?[0-9]+", text):
+        sys.stderr.write(f"{text}\n")
+        return 1
+    code = int(text) & 0xFF
+    if code and name == "SystemExit":
+        sys.stderr.write(f"SystemExit: {text} ({cell})\n")
+    return code
 
 
 class _Client:

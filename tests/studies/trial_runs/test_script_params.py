@@ -55,6 +55,18 @@ def test_parameter_that_the_code_reads_in_a_branch_has_more_trials(tmp_path: Pat
     assert params.never_read == []
 
 
+def test_hint_for_a_notebook_is_the_tag_of_a_cell() -> None:
+    roles = [{"command": ["python", "-m", "hopyard.sdk.notebook", "a.ipynb"]}]
+    form = {"style": "notebook", "source": "before the first cell of a.ipynb", "script": "a.ipynb"}
+    trial = {"project": "p", "roles": roles, "param_format": form}
+    params = ScriptParams(StudySpec("s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, trial=trial))
+    params.declare(["momentum"])
+    with pytest.raises(StudyFailed) as error:
+        params.check(PARAMS, ["lr"])
+    hint = "assign `lr = …` in one cell of the notebook, and tag that cell `parameters`"
+    assert error.value.hints == (hint,)
+
+
 def test_parameter_that_the_code_never_names_ends_the_study_at_once(tmp_path: Path) -> None:
     params = ScriptParams(study(), declared_names(study(), tmp_path))  # there is no code
     params.declare(["lr"])

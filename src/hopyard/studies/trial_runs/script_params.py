@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from hopyard.domain.param_format import fill_command, param_format_from_json
+from hopyard.domain.param_format import ParamStyle, fill_command, notebook_hint, param_format_from_json
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Constant
 from hopyard.domain.study import StudySpec
@@ -35,6 +35,8 @@ class ScriptParams:
         self._in_command = _command_names(spec)
         roles = (spec.trial or {}).get("roles") or ()
         self._words = [str(word) for role in roles for word in role.get("command") or ()]
+        stored = (spec.trial or {}).get("param_format")
+        self._is_notebook = (stored or {}).get("style") == ParamStyle.NOTEBOOK
         self.declared: set[str] | None = None
 
     @property
@@ -89,14 +91,17 @@ class ScriptParams:
         return f"the study searches the {parameters}, but the script takes only {known}"
 
     def _hints(self, name: str) -> tuple[str, ...]:
+        similar = name.replace("-", "_")
+        near = similar if similar in (self.declared or ()) else closest_name(name, self.declared or ())
+        renamed = (f"did you mean `{near}`? Rename the parameter in `space`",) if near else ()
+        if self._is_notebook:
+            return (*renamed, notebook_hint(similar))
         if name in self._in_command:
             script = next((word for word in self._words if word.endswith(".py")), "the script")
             place = f"`{script}`" if script in self._words else script
             return (f"let {place} read its arguments: `parser.parse_args()`", "or read `hop.params` in it")
-        similar = name.replace("-", "_")
-        near = similar if similar in (self.declared or ()) else closest_name(name, self.declared or ())
         return (
-            *((f"did you mean `{near}`? Rename the parameter in `space`",) if near else ()),
+            *renamed,
             f"read it in the script: hop.params({similar}=…)",
             f"or pass it in the command: `command: python train.py --{name} {{{name}}}`",
         )
