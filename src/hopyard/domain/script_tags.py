@@ -52,7 +52,7 @@ def apply_script_tags(
 
 
 def without_script_tags(spec: RunSpec, logged: ScriptTags) -> RunSpec:
-    """Returns the spec for a fork, whose script sets its tags itself."""
+    """Returns the spec for a fork: its script sets the tags itself."""
     tags = {key: value for key, value in spec.tags.items() if logged.tags.get(key) != value}
     return spec if len(tags) == len(spec.tags) else replace(spec, tags=tags)
 
