@@ -10,6 +10,7 @@ from typing import Any
 
 from hopyard.sdk import bound_objects as binding
 from hopyard.sdk.bound_objects import BoundObjects
+from hopyard.sdk.checkpoints import LoopPosition
 from hopyard.sdk.iterable_generators import (
     capture_generators,
     find_generators,
@@ -38,14 +39,18 @@ class LoopGenerators:
         """Returns the current states, by loop."""
         return {key: _capture(loop, generators) for key, (loop, generators) in self._by_loop.items()}
 
-    def enter(self, loop: Loop[Any], bound: BoundObjects) -> dict[str, Any]:
-        """A loop begins: continues its generators from the checkpoint. Returns their states."""
+    def enter(
+        self, loop: Loop[Any], bound: BoundObjects, position: LoopPosition | None = None
+    ) -> dict[str, Any]:
+        """A loop begins: continues its generators. position: in the checkpoint. Returns their states."""
         key, generators = loop.name, find_generators(loop.iterable)
         bound_ids = {id(value) for value in binding.bound_objects(bound).values()}
         self._bound_paths = {path for path, value in generators.items() if id(value) in bound_ids}
         restored = self._restored.pop(key, None)
         if restored is not None:
-            _warm_up(loop, restored)
+            # if the completed items are drawn again, their pass may have started the workers itself
+            begin = _replayed_from(loop, position)
+            _warm_up(loop, restored if begin is None else begin)
             unbound = {path: value for path, value in generators.items() if path not in self._bound_paths}
             restore_generators(unbound, restored["states"])
         if generators or getattr(loop.iterable, "persistent_workers", False):
@@ -69,6 +74,16 @@ class LoopGenerators:
         if self._entry_states:
             restore_generators(find_generators(loop.iterable), self._entry_states)
             self._entry_states = {}
+
+
+def _replayed_from(loop: Loop[Any], position: LoopPosition | None) -> Mapping[str, Any] | None:
+    """Returns the states as the pass began whose items are drawn again; None if none are."""
+    if position is None or position.rng_state is None or position.complete:
+        return None
+    if loop.total is not None and position.iterations >= loop.total:
+        return None
+    begin: Mapping[str, Any] | None = position.rng_state.get("own")
+    return begin
 
 
 def _capture(loop: Loop[Any], generators: Mapping[str, Any]) -> dict[str, Any]:

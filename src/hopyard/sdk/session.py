@@ -298,7 +298,7 @@ class Session:
             )
             warn_once(message, kind="grown")
         if holds_state and loop.must_iterate_skipped:
-            state = self._loop_generators.enter(loop, self.bound)
+            state = self._loop_generators.enter(loop, self.bound, position)
             loop.rng_state = (
                 {**capture_rng(), "own": state}
                 if position is None or position.rng_state is None
