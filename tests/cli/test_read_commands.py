@@ -187,6 +187,15 @@ def test_diff(shell: Shell, trained_runs: list[str]) -> None:
     assert shell.hop("diff", trained_runs[0], trained_runs[0]).text.splitlines()[1] == "no difference"
 
 
+def test_diff_shows_notes(shell: Shell, trained_runs: list[str]) -> None:
+    shell.write("empty.py", "")
+    assert shell.hop("run", "-n", "noted", "empty.py").code == 0
+    assert shell.hop("update", "noted", "--note", "better").code == 0
+    result = shell.hop("diff", trained_runs[0], "noted", "--json").json
+    assert result["tags"] == {"kind": ["trained", None], "n": ["1", None]}
+    assert result["notes"] == {"note": [None, "better"]}
+
+
 def test_pull(shell: Shell, trained_runs: list[str]) -> None:
     result = shell.hop("pull", trained_runs[1], "got")
     assert (result.code, result.text) == (0, "got\n"), result.stderr_text

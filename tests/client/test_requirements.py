@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hopyard.client.local_requirements import parse_local
 from hopyard.client.requirements import CONSTRAINT_MARK, flatten_requirements, read_requirements
 from hopyard.errors import SpecError
 
@@ -136,3 +137,54 @@ def test_errors_name_file_and_line(folder: Path) -> None:
     (folder / "sub" / "base.txt").write_text(f"-r ..{os.sep}main.txt\n")
     with pytest.raises(SpecError, match="includes it"):
         read_requirements(main, {})
+
+
+LOCAL_PATHS = (
+    *("dist/lib-1.0-py3-none-any.whl", "dist/lib-1.0.tar.gz", "lib-1.0.zip", "lib", "lib/", ".", "six"),
+    *("dist/absent-1.0.zip", "lib-1.0.egg"),
+)
+LOCAL_STARTS = ("", "./", "{up}", "{here}", "file:", "file:./", "file://{here}", "FILE:", "https://h/")
+
+
+def local_path_of_pip(line: Any, folder: Path) -> str | None:
+    """Returns the path that pip installs; None for a requirement of an index or an address."""
+    constructors = pytest.importorskip("pip._internal.req.constructors")
+    if line.opts.editables:
+        link = constructors.install_req_from_editable(line.requirement).link
+    else:
+        link = constructors.install_req_from_line(line.requirement).link
+    is_file = link is not None and link.scheme == "file"
+    return os.path.normpath(folder / link.file_path) if is_file else None
+
+
+@pytest.mark.parametrize("words", ["{}", "-e {}", "lib @ {}", "lib[a]@{}", "lib@{}"])
+@pytest.mark.parametrize("tail", ["", "[a,b]", "#egg=lib", " ; python_version > '3'"])
+def test_same_local_paths_as_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, tail: str
+) -> None:
+    """Lines that pip refuses are not compared. Neither are extras behind an address without a name, which
+    versions of pip read in different ways."""
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "lib").mkdir()
+    for name in ("lib/setup.py", "setup.py", *LOCAL_PATHS[:3]):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    parser = req_file.RequirementsFileParser(None, req_file.get_line_parser(None))
+    compared = 0
+    for start in LOCAL_STARTS:
+        for path in LOCAL_PATHS:
+            address = start.format(here=f"{tmp_path}/", up=f"../{tmp_path.name}/") + path + tail
+            if ":" in start and "[" in tail:
+                continue
+            (tmp_path / "r.txt").write_text(words.format(address) + "\n")
+            try:
+                (line,) = parser.parse("r.txt", constraint=False)
+                expected = local_path_of_pip(line, tmp_path)
+            except Exception:  # pip raises many kinds
+                continue
+            (own,) = read_requirements(tmp_path / "r.txt", {})
+            local = parse_local(own)
+            found = None if local is None else os.path.normpath(tmp_path / local.path)
+            assert found == expected, words.format(address)
+            compared += 1
+    assert compared > 5 or words != "{}"

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 HIDDEN_TEXT = "***"  # the server's text for another user's values
 _MAX_DIFF_BYTES = 1024 * 1024  # larger files are compared as a whole
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SECTIONS = ("params", "study", "packages", "datasets", "resources", "environment", "results")
+_SECTIONS = (
+    *("params", "tags", "notes", "study", "packages", "datasets"),
+    *("resources", "environment", "results"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,8 @@ def _comparable_fields(run: api.RunOut) -> dict[str, dict[str, Any]]:
     latest = {name: pair[1] for name, pair in (run.get("latest") or {}).items()}
     return {
         "params": dict(run.get("params") or {}),
+        "tags": dict(spec.get("tags") or {}),
+        "notes": {"note": run["note"] or None},
         "study": _study_fields(spec.get("study")),
         "packages": dict(environment.get("packages") or {}),
         "datasets": {ref["name"]: ref["version"] for ref in spec.get("datasets") or ()},
