@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
-from hopyard.client.build_environment import build_environment
+from hopyard.api_client import types as api
+from hopyard.client.build_environment import build_environment, changed_metadata
 from hopyard.client.environment_files import read_environment_file, read_script_metadata
 from hopyard.client.python_version import choose_version, is_allowed
 from hopyard.config.run_request import RoleRequest, RunRequest
@@ -175,6 +177,39 @@ def test_script_with_inline_metadata_gets_its_environment(folder: Path) -> None:
     )
     (folder / "a.py").write_text(SCRIPT.replace("# ///\n", "", 1))
     assert read_script_metadata(folder / "a.py") is None
+
+
+def test_fork_has_the_environment_of_changed_metadata(folder: Path) -> None:
+    def script(*packages: str, python: str = "3.12") -> bytes:
+        listed = ", ".join(f'"{package}"' for package in packages)
+        block = f'# requires-python = "=={python}.*"\n# dependencies = [{listed}]\n# ///\n'
+        return f"# /// script\n{block}".encode()
+
+    def digest(text: bytes) -> str:
+        return str(blake3(text).hexdigest())
+
+    def change(before: bytes, now: bytes, used: str, python: str = "3.12") -> str:
+        (folder / "t.py").write_bytes(now)
+        extras: dict[str, bytes] = {}
+        command = [["python", "t.py"]]
+        recorded: api.EnvironmentIn = {"requirements": used, "python": python}
+        name, changed = changed_metadata(recorded, command, folder, lambda _: before, extras)
+        if changed is None:
+            return "kept"
+        assert name == "t.py" and changed["interpreter"] == ""
+        text = extras[changed["requirements"] or ""].decode()
+        return f"{text.split()} {changed['python']}"
+
+    six, both = script("six"), script("six", "idna", python="3.13")
+    used = digest(b"six\n")
+    assert change(six, six, used) == "kept"
+    assert change(six, both, used) == "['six', 'idna'] 3.13"
+    assert change(b"", both, "") == "['six', 'idna'] 3.13"  # the script had none, and ran in an interpreter
+    assert change(six, script("idna<3.4"), used, "3.12.4") == "['idna<3.4'] 3.12.4"  # of --python
+    assert change(six, both, digest(b"torch\n")) == "kept"  # of --requirements
+    assert change(b"", both, digest(b"torch\n")) == "kept"
+    assert change(six, both, "") == "kept"  # of --python, an interpreter
+    assert change(six, b"import six\n", used) == "kept"
 
 
 def test_secret_names_stay_in_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

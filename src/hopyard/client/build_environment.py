@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from blake3 import blake3
 from hopyard.client.editable_installs import record_editable_installs
 from hopyard.client.environment_files import (
     EnvironmentFile,
+    parse_script_metadata,
     project_requires_python,
     read_environment_file,
     read_script_metadata,
@@ -85,6 +86,38 @@ def build_environment(
     return environment
 
 
+def changed_metadata(
+    recorded: api.EnvironmentIn,
+    commands: Sequence[Sequence[str]],
+    folder: Path,
+    read_before: Callable[[str], bytes],
+    extras: dict[str, bytes],
+) -> tuple[str, api.EnvironmentIn | None]:
+    """Returns the script and the environment that its inline metadata in other code describes; None where
+    that of the run remains: it is the same, or the user has chosen another by `--requirements`.
+
+    read_before: returns a file of the run's own code, b"" for an absent one.
+    """
+    name, required = _script_environment(_scripts(commands, folder), folder)
+    if required is None:
+        return name, None
+    used, data = recorded.get("requirements") or "", required.requirements.encode()
+    before = parse_script_metadata(read_before(name), name)
+    expected = "" if before is None else _digest(before.requirements.encode())
+    if used == _digest(data) or used != expected:
+        return name, None
+    reject_secrets(name, data)
+    python = recorded.get("python") or ""
+    if python in ("", before.python if before else ""):
+        python = required.python or pinned_version(folder)
+    elif required.requires_python:
+        try:
+            check_version(python, required.requires_python, name=name)
+        except SpecError:  # the version of the run's `--python`, which the new script excludes
+            python = required.python
+    return name, {"interpreter": "", "requirements": add_blob(data, extras), "python": python}
+
+
 def interpreter_environment(folder: Path, interpreter: str, notify: Notify) -> api.EnvironmentIn:
     """Returns the environment of an interpreter as it is now. folder: the code, which may be the source of
     editable packages."""
@@ -131,9 +164,13 @@ def _check_secret_variables(text: str, name: str, secrets: Collection[str]) -> N
 
 def add_blob(data: bytes, extras: dict[str, bytes]) -> str:
     """Adds the blob to `extras`. Returns its digest."""
-    digest = str(blake3(data).hexdigest())
+    digest = _digest(data)
     extras[digest] = data
     return digest
+
+
+def _digest(data: bytes) -> str:
+    return str(blake3(data).hexdigest())
 
 
 def _script_environment(scripts: Sequence[str], folder: Path) -> tuple[str, EnvironmentFile | None]:

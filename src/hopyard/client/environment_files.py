@@ -70,18 +70,22 @@ def read_environment_file(file: Path, root: Path, variables: Mapping[str, str]) 
 def read_script_metadata(script: Path) -> EnvironmentFile | None:
     """Returns what the inline metadata of a script requires (PEP 723); None for a script without it."""
     try:
-        source = script.read_bytes()
+        return parse_script_metadata(script.read_bytes(), script.name)
     except OSError:
         return None
+
+
+def parse_script_metadata(source: bytes, name: str) -> EnvironmentFile | None:
+    """Returns what the inline metadata in the text of a script requires; None without it."""
     if b"# /// script" not in source:
         return None
     text = _script_block(source.decode("utf-8-sig", errors="replace"))
     if text is None:
         return None
-    metadata = _parse_toml(text, f"{script.name}: inline metadata")
+    metadata = _parse_toml(text, f"{name}: inline metadata")
     requires = metadata.get("requires-python", "")
-    lines = [*_index_lines(metadata), *_with_sources(metadata, script.name)]
-    python = choose_version(requires, name=script.name) if requires else ""
+    lines = [*_index_lines(metadata), *_with_sources(metadata, name)]
+    python = choose_version(requires, name=name) if requires else ""
     return EnvironmentFile("".join(f"{line}\n" for line in lines), python, requires)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.api_client.client import Client
-from hopyard.client.build_environment import interpreter_environment
+from hopyard.client.build_environment import changed_metadata, interpreter_environment
 from hopyard.client.code_symlinks import kept_links
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
 from hopyard.client.git_state import GitProbe
 from hopyard.client.local_requirements import recorded_archives
 from hopyard.client.pack_code import pack_code
+from hopyard.client.run_files import read_code_file
 from hopyard.client.submit import check_settings_files, git_json, send_with_blobs
 
 if TYPE_CHECKING:
@@ -36,16 +37,18 @@ def fork_run(
 
     code: a folder with the new code, in place of that of `source`. A fork runs with what its interpreter has
     installed by now, and records it; a difference to `source` is notified. An environment of requirements is
-    built again as it was.
+    built again as it was, except that of inline metadata that the new code changes.
     """
     recorded = source["spec"].get("environment") or cast("api.EnvironmentIn", {})
-    environment = _current_environment(source, code, notify)
+    extras: dict[str, bytes] = {}
+    environment = None if code is None else _changed_metadata(client, source, code, extras, notify)
+    if environment is None:
+        environment = _current_environment(source, code, notify)
     if environment is not None:
         changes["environment"] = environment
         environment["links"] = recorded.get("links") or {}
     if code is None:
         return client, client.fork_run(source["id"], changes, plan=1)
-    extras: dict[str, bytes] = {}
     probe = GitProbe(code, notify=notify)
     try:
         tree, links = pack_new_code(client, source, code, probe, notify=notify, on_progress=on_progress)
@@ -75,9 +78,7 @@ def pack_new_code(
     """Packs a folder as the code of a run that follows `source`. Returns its tree, and its links out of the
     folder. Raises SpecError for code that lacks a script of the run."""
     spec = source["spec"]
-    study: Mapping[str, Any] = spec.get("study") or {}
-    trial = study.get("trial") or {}
-    commands = [role["command"] for role in (*spec["roles"], *(trial.get("roles") or ()))]
+    commands = _commands(spec)
     places = [ref.get("path") or "" for ref in spec.get("datasets") or ()]
     requirements = (spec.get("environment") or {}).get("requirements")
     needed: set[str] = set()
@@ -89,6 +90,32 @@ def pack_new_code(
     )
     check_settings_files(tree)
     return tree, kept_links(tree, places, notify)
+
+
+def _commands(spec: Any) -> list[Sequence[str]]:
+    """Returns the commands of a run and of its trials."""
+    trial = (spec.get("study") or {}).get("trial") or {}
+    return [role["command"] for role in (*spec["roles"], *(trial.get("roles") or ()))]
+
+
+def _changed_metadata(
+    client: Client, source: api.RunOut, code: Path, extras: dict[str, bytes], notify: Notify
+) -> api.EnvironmentIn | None:
+    """Returns the environment of the inline metadata that the new code has changed, None without a change."""
+    spec = source["spec"]
+    name, environment = changed_metadata(
+        cast("api.EnvironmentIn", spec.get("environment") or {}),
+        _commands(spec),
+        code,
+        lambda path: read_code_file(client, source, path),
+        extras,
+    )
+    if environment is not None:
+        notify(
+            f"the environment is built from the inline metadata of {name}, which has changed since "
+            f"{source['name']}"
+        )
+    return environment
 
 
 def _current_environment(source: api.RunOut, code: Path | None, notify: Notify) -> api.EnvironmentIn | None:

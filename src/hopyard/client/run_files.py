@@ -137,6 +137,13 @@ def read_run_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[by
         yield bytes(data)
 
 
+def read_code_file(client: Client, run: api.RunOut, path: str) -> bytes:
+    """Returns a file of the code that a run was submitted with, b"" for an absent one."""
+    files = _stored_files(client, run["spec"].get("code"))
+    found = next((file for file in files if file.path == path and file.entry is not None), None)
+    return b"" if found is None else b"".join(read_run_file(client, run, found))
+
+
 def _read_live_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
     query: dict[str, str | int] = {"path": file.path, "rank": file.rank}
     if file.encoded:
