@@ -29,6 +29,11 @@ def test_ps(shell: Shell, trained_runs: list[str]) -> None:
     head, row = chosen.text.splitlines()
     assert head.split() == ["NAME", "STATE", "SCRIPT", "params.lr", "acc", "TOOK"]
     assert [row.split()[0], *row.split()[1:5]] == [trained_runs[0], "succeeded", "train.py", "0.1", "0.9"]
+    unknown = shell.hop(*query, "acc", "--columns", "name,params.lrr,zzzz")
+    assert unknown.stderr_text.splitlines() == [
+        "--columns: no listed run has `params.lrr`; did you mean `params.lr`?",
+        "--columns: no listed run has `zzzz`",
+    ]
     listed = shell.hop(*query, "acc", "--sort", "acc", "--json").json
     assert [run["summary"]["acc"] for run in listed] == [0.5, 0.9]
     refused = shell.hop(*query, "acc >> 1")

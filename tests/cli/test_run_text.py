@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hopyard.cli.diff import _comparable_fields
-from hopyard.cli.info import _attempt_lines, _queue_settings, _role_text
+from hopyard.cli.info import _attempt_lines, _latest_lines, _queue_settings, _role_text
 from hopyard.cli.ps import gpu_request_text, run_table
-from hopyard.cli.run_text import queue_line, start_line
+from hopyard.cli.run_text import metrics_line, queue_line, start_line
 from hopyard.client.build_run import build_request
 
 
@@ -143,3 +143,12 @@ def test_columns_without_information_are_omitted(tmp_path: Path, monkeypatch: py
     )
     assert run_table([plain])[0].split() == ["RUN", "SCRIPT", "PHASE", "AGE", "TIME"]
     assert run_table([plain, other])[0].split() == ["RUN", "SCRIPT", "QUEUE", "GPUS", "PHASE", "AGE", "TIME"]
+
+
+def test_names_of_metrics_forge_no_line() -> None:
+    name = "nl\nphase  succeeded\x1b[2J"
+    assert _latest_lines({name: [7, 3.0], "a": [0, "NaN"]}) == [
+        "a NaN  (step 0)",
+        r"nl\nphase  succeeded\x1b[2J 3  (step 7)",
+    ]
+    assert metrics_line({name: 3.0}) == r"nl\nphase  succeeded\x1b[2J 3"

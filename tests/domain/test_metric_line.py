@@ -54,6 +54,26 @@ def test_lines_without_step_are_counted() -> None:
     ]  # fmt: skip
 
 
+def test_line_without_a_whole_step_has_the_next_one() -> None:
+    line = MetricLine("step {step}: loss {loss}")
+    texts = ("1.5", "7", "1.25", "99999999999999999999", "nan", "3", "2e0", "9007199254740993")
+    steps = [found[0] for text in texts if (found := line.read(f"step {text}: loss 1")) is not None]
+    assert steps == [0, 7, 8, 9, 10, 3, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "name", ["loss:.3f", "loss:>8", "loss!r:>8.2f", "loss:d", "loss: 6.2%", "loss.item():.4f"]
+)
+def test_format_of_python_is_refused_with_the_name(name: str) -> None:
+    with pytest.raises(SpecError, match="has a format of Python") as refused:
+        MetricLine(f"loss {{{name}}}")
+    assert refused.value.hints == ("write the name alone: `{loss}`",)
+
+
+def test_name_may_have_a_colon() -> None:
+    assert MetricLine("{val:loss} {top:5}").read("1 2") == (0, {"val:loss": 1.0, "top:5": 2.0})
+
+
 @pytest.mark.parametrize(
     ("template", "problem"),
     [

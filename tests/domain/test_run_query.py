@@ -143,3 +143,33 @@ def test_sorting_has_numbers_then_texts_then_missing_values() -> None:
 
 def test_unknown_names_have_closest_name() -> None:
     assert unknown_names(["val_ac", "params.lr", "zzz", "state"], [RUN]) == {"val_ac": "val_acc", "zzz": None}
+
+
+@pytest.mark.parametrize("text", ["", " ", "-", "``", "- desc"])
+def test_sort_needs_a_name(text: str) -> None:
+    with pytest.raises(SpecError, match="names nothing"):
+        parse_sort(text)
+
+
+@pytest.mark.parametrize(
+    ("query", "problem", "hint"),
+    [
+        ("phase = fialed", "`fialed` at character 9 is not a phase", "did you mean `failed`?"),
+        ("state in (failed, 'cancled')", "is not a phase", "did you mean `cancelled`?"),
+        ("phase != xyz", "is not a phase", "choose one of queued, starting"),
+        (".lr=1", "`.lr=1` at character 1 is not a name", "the name comes first"),
+        ("params. = 1", "is not a name", "the name comes first"),
+    ],
+)
+def test_mistakes_that_would_select_nothing_are_named(query: str, problem: str, hint: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_query(query)
+    assert problem in refused.value.message
+    assert refused.value.hints[0].startswith(hint)
+
+
+@pytest.mark.parametrize(
+    "query", ["phase = SUCCEEDED", "phase ~ succ", "not phase = null", "phase in (failed, succeeded)"]
+)
+def test_phases_are_compared(query: str) -> None:
+    assert parse_query(query).accepts(RUN)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
+from hopyard.config.yaml_loader import load_yaml
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.launch import ReplicaLaunch
-from hopyard.domain.param_format import ParamFormat, ParamStyle
+from hopyard.domain.param_format import ParamFormat, ParamStyle, ParamValue
 from hopyard.domain.resources import Resources
 from hopyard.errors import SpecError
 from hopyard.replica.errors import PrepareFailed
@@ -67,6 +69,52 @@ def test_entry_that_a_list_lacks_is_an_error_of_the_parameters(tmp_path: Path) -
     for name in ("layers.9", "layers.0.units", "layers.first"):
         with pytest.raises(PrepareFailed, match=r"cannot be written into config\.toml"):
             write_param_file(replace(launch("config.toml"), params={name: 1}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (
+            "a.json",
+            '{"n": {"ints": [1, 2], "texts": ["a"], "empty": [1], "one": [1], "nested": [[1]], "off": [1]}}',
+        ),
+        ("a.toml", 'n = {ints = [1, 2], texts = ["a"], empty = [1], one = [1], nested = [[1]]}\n'),
+        (
+            "a.yaml",
+            "n:\n  ints: [1, 2]\n  texts: [a]  # kept\n  empty:\n  - 1\n"
+            "  one: [1]\n  nested: [[1]]\n  off: [1]\n",
+        ),
+    ],
+)
+def test_setting_that_is_a_list_stays_a_list(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text)
+    params: dict[str, ParamValue] = {
+        "n.ints": "7, 1e-3",
+        "n.texts": "007,true",
+        "n.empty": "",
+        "n.one": 5,
+        "n.nested": "[[1, 2], [3]]",
+    }
+    if not file.endswith(".toml"):
+        params["n.off"] = None
+    write_param_file(replace(launch(file), params=params), tmp_path)
+    written = (tmp_path / file).read_text()
+    values = tomllib.loads(written) if file == "a.toml" else load_yaml(written.encode(), file)
+    expected = {
+        "ints": [7, 0.001],
+        "texts": ["007", "true"],
+        "empty": [],
+        "one": [5],
+        "nested": [[1, 2], [3]],
+    }
+    assert values == {"n": expected if file == "a.toml" else {**expected, "off": None}}
+    assert ("# kept" in written) is (file == "a.yaml")
+
+
+def test_open_bracket_is_an_error_of_the_parameters(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("b: [1, 2]\n")
+    with pytest.raises(PrepareFailed, match=r"`b` is a list, and `\[7, 8` is none"):
+        write_param_file(replace(launch("a.yaml"), params={"b": "[7, 8"}), tmp_path)
 
 
 @pytest.mark.parametrize("file", ["/etc/a.json", "../a.json"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_unjoinable_cgroup_is_dropped_and_others_retained(tmp_path: Path) -> Non
     assert not closed.exists()
     assert (joined / "cgroup.procs").read_text() == "0"
     assert os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1]) == 7
+
+
+def test_start_of_a_process_is_the_time_of_its_program(tmp_path: Path) -> None:
+    command = ProcessSpec(["date", "+%s.%N"], dict(os.environ), tmp_path, tmp_path / "out", tmp_path / "err")
+    before = time.time()
+    started = start_process(command)
+    os.waitpid(started.pid, 0)
+    assert before <= started.began_at <= float((tmp_path / "out").read_text())
 
 
 _FORKS = """

@@ -10,6 +10,7 @@ from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, last_run_argument, run_argument
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.console import format_bytes, format_number
+from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _format_rows(checkpoints: list[api.CheckpointOut]) -> list[str]:
                 format_clock(saved["created_at"]),
                 format_bytes(saved["size_bytes"]),
                 " ".join(mark for mark, is_set in marks.items() if is_set),
-                "  ".join(f"{k} {format_number(v)}" for k, v in (saved.get("metrics") or {}).items()),
+                "  ".join(f"{escape(k)} {format_number(v)}" for k, v in (saved.get("metrics") or {}).items()),
             ]
         )
     return console.format_table(["STEP", "ATTEMPT", "SAVED", "SIZE", "", "METRICS"], rows, right=(0, 1, 3))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,7 +33,7 @@ from hopyard.config.resource_requests import (
     format_topology,
 )
 from hopyard.config.units import format_cpus, format_memory, format_time
-from hopyard.domain.text import first_line
+from hopyard.domain.text import escape, first_line
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -65,7 +65,7 @@ def info(ref: str, as_json: bool) -> None:
         console.print_json({**run, "checkpoints": checkpoints})
         return
     for label, text in info_lines(client, run, checkpoints):
-        first, *more = text.splitlines() or [""]
+        first, *more = text.replace("\r\n", "\n").split("\n")
         console.print_line(f"{paint(label.ljust(_LABEL_WIDTH), 'dim')}{first}".rstrip())
         for line in more:
             console.print_line(" " * _LABEL_WIDTH + line)
@@ -150,18 +150,21 @@ def info_lines(
     yield from _labelled_lines("elsewhere", run.get("elsewhere") or [])
     if progress := run.get("progress"):
         yield "progress", progress_text(progress["done"], progress["total"], progress["unit"])
-    latest = run.get("latest") or {}
+    yield from _labelled_lines("latest", _latest_lines(run.get("latest") or {}))
     yield from _labelled_lines(
-        "latest",
-        [
-            f"{name} {format_number(pair[1])}  (step {pair[0]})"
-            for name, pair in sorted(latest.items())[:_MAX_LATEST]
-        ]
-        + [f"… and {len(latest) - _MAX_LATEST} more: `hop info RUN --json`"] * (len(latest) > _MAX_LATEST),
+        "summary",
+        [f"{escape(name)} {format_number(value)}" for name, value in (run.get("summary") or {}).items()],
     )
-    yield from _labelled_lines(
-        "summary", [f"{name} {format_number(value)}" for name, value in (run.get("summary") or {}).items()]
-    )
+
+
+def _latest_lines(latest: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Returns a line for each metric. A name with a line break forges no line."""
+    lines = [
+        f"{escape(name)} {format_number(value)}  (step {step})"
+        for name, (step, value) in sorted(latest.items())[:_MAX_LATEST]
+    ]
+    rest = len(latest) - _MAX_LATEST
+    return [*lines, f"… and {rest} more: `hop info RUN --json`"] if rest > 0 else lines
 
 
 def _fork_source(spec: api.RunSpec) -> str:
@@ -305,7 +308,7 @@ def _checkpoint_lines(checkpoints: list[api.CheckpointOut]) -> list[str]:
         + ("  kept" if c.get("kept") else "")
         + ("  damaged: it cannot be read" if c.get("damaged") else "")
         + (
-            "  " + "  ".join(f"{k} {format_number(v)}" for k, v in c["metrics"].items())
+            "  " + "  ".join(f"{escape(k)} {format_number(v)}" for k, v in c["metrics"].items())
             if c.get("metrics")
             else ""
         )

@@ -11,7 +11,14 @@ import click
 
 from hopyard.cli import aliases
 from hopyard.cli.options import complete_dataset, json_option
-from hopyard.cli.run_columns import column_table, listed_params, params_text, parse_columns, script_text
+from hopyard.cli.run_columns import (
+    column_table,
+    listed_params,
+    params_text,
+    parse_columns,
+    script_text,
+    unknown_columns,
+)
 from hopyard.cli.run_text import (
     duration_s,
     is_final,
@@ -163,6 +170,8 @@ def ps(
             )
         elif runs:
             console.print_lines(table(runs))
+            for sentence in unknown_columns(runs, names):
+                console.print_message(sentence)
             if len(fetched) > shown_limit and limit is None:
                 console.print_message(
                     f"there are more than the {order} {shown_limit} shown here; use --limit N to show N"

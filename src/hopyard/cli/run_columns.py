@@ -11,7 +11,14 @@ from hopyard.cli.terminal import console
 from hopyard.domain.ids import RunName
 from hopyard.domain.metric_values import decode_value
 from hopyard.domain.run import script_of
-from hopyard.domain.run_query import FIELDS, QueryValue, RunValues, field_name, run_fields
+from hopyard.domain.run_query import (
+    FIELDS,
+    QueryValue,
+    RunValues,
+    field_name,
+    run_fields,
+    unknown_names,
+)
 from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
@@ -68,6 +75,17 @@ def script_text(run: api.RunOut) -> str:
 def params_text(params: Mapping[str, Any]) -> str:
     """Returns `lr=0.1 batch_size=64`."""
     return " ".join(f"{name}={_cell(name, value)}" for name, value in params.items())
+
+
+def unknown_columns(runs: list[api.RunOut], names: Sequence[str]) -> list[str]:
+    """Returns a sentence about each column that none of these runs has."""
+    if not runs:
+        return []
+    missing = unknown_names(names, map(listed_values, runs))
+    return [
+        f"--columns: no listed run has `{name}`" + (f"; did you mean `{closest}`?" if closest else "")
+        for name, closest in missing.items()
+    ]
 
 
 def column_table(runs: list[api.RunOut], names: Sequence[str], *, width: int | None) -> list[str]:

@@ -9,7 +9,7 @@ from hopyard.api_client.client import Client
 from hopyard.api_client.http_client import API
 from hopyard.cli.terminal.console import format_duration, format_number, seconds_since
 from hopyard.domain.metric_values import MetricValue
-from hopyard.domain.text import first_line
+from hopyard.domain.text import escape, first_line
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -178,6 +178,6 @@ def fork_source_text(source: Mapping[str, Any], study: Mapping[str, Any]) -> str
 
 def metrics_line(metrics: Mapping[str, MetricValue], *, limit: int = 6) -> str:
     """`val_acc 0.9312  loss 0.21`."""
-    shown = [f"{name} {format_number(value)}" for name, value in list(metrics.items())[:limit]]
+    shown = [f"{escape(name)} {format_number(value)}" for name, value in list(metrics.items())[:limit]]
     rest = len(metrics) - limit
     return "  ".join(shown) + (f"  (+{rest} more)" if rest > 0 else "")

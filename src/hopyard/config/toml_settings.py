@@ -34,7 +34,7 @@ class TomlEntry:
     is_header: bool = False
 
 
-def change_toml(text: str, params: Mapping[str, Value]) -> str:
+def change_toml(text: str, params: Mapping[str, Value | Sequence[Any]]) -> str:
     """Returns the text with these settings. A name with dots is a path of nested keys, unless the text has
     such a key. Raises ValueError."""
     import tomllib
@@ -51,7 +51,7 @@ def change_toml(text: str, params: Mapping[str, Value]) -> str:
     return text
 
 
-def _set(text: str, path: tuple[str, ...], value: Value) -> str:
+def _set(text: str, path: tuple[str, ...], value: Value | Sequence[Any]) -> str:
     import tomllib
 
     entries = list(_entries(text))

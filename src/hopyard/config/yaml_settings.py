@@ -16,7 +16,7 @@ _ANCHOR = re.compile(r"^&\S+\s+")
 _TAG = re.compile(r"^!\S*\s+")
 
 
-def change_yaml(text: str, params: Mapping[str, Value]) -> str:
+def change_yaml(text: str, params: Mapping[str, Value | Sequence[Any]]) -> str:
     """Returns the text with these settings. A name with dots is a path of nested keys, unless the text has
     such a key. Raises ValueError."""
     import yaml
@@ -60,7 +60,7 @@ def _compose(text: str) -> Any:
     return yaml.compose(text, Loader=AliasLoader)
 
 
-def _set(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
+def _set(text: str, mapping: Any, path: Sequence[str], value: Value | Sequence[Any]) -> str:
     import yaml
 
     for depth, name in enumerate(path):
@@ -129,7 +129,7 @@ def _end(node: Any) -> int:
     return max(_end(part) for part in parts)
 
 
-def _insert(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
+def _insert(text: str, mapping: Any, path: Sequence[str], value: Value | Sequence[Any]) -> str:
     """Adds a key before the first one, where no comment or alias is in the way."""
     if mapping.flow_style:
         position = text.index("{", mapping.start_mark.index) + 1
@@ -139,19 +139,21 @@ def _insert(text: str, mapping: Any, path: Sequence[str], value: Value) -> str:
     return f"{text[: mark.index]}{_entry(path, value)}\n{' ' * mark.column}{text[mark.index :]}"
 
 
-def _entry(path: Sequence[str], value: Value) -> str:
+def _entry(path: Sequence[str], value: Value | Sequence[Any]) -> str:
     inner = _format(value) if len(path) == 1 else _flow(path[1:], value)
     return f"{_format(path[0])}: {inner}"
 
 
-def _flow(path: Sequence[str], value: Value) -> str:
+def _flow(path: Sequence[str], value: Value | Sequence[Any]) -> str:
     return f"{{{_entry(path, value)}}}"
 
 
-def _format(value: Value) -> str:
-    """Returns a scalar that YAML 1.1 and 1.2 read as this value: `1e-05` would be a text in YAML 1.1."""
+def _format(value: Value | Sequence[Any]) -> str:
+    """Returns a text that YAML 1.1 and 1.2 read as this value: `1e-05` would be a text in YAML 1.1."""
     import yaml
 
+    if isinstance(value, list):
+        return f"[{', '.join(map(_format, value))}]"
     if isinstance(value, float):
         if not math.isfinite(value):
             return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"

@@ -12,7 +12,7 @@ from pathlib import Path
 from hopyard.datasets.ignore_rules import SECRET_FILES
 from hopyard.datasets.output_scan import UnstoredReason, scan_files
 from hopyard.domain.path_filter import is_selected
-from hopyard.domain.text import escape
+from hopyard.domain.text import escape, shorten
 from hopyard.private_files import open_no_follow
 
 _BLOCK_BYTES = 1024 * 1024
@@ -118,14 +118,19 @@ def select_storable(work: Path, changes: ChangedFiles) -> StorableFiles:
             and _is_readable_file(real)
         ):
             files[path] = target
+        elif target in changes.unstored:
+            unstored[path] = changes.unstored[target]
+        elif os.path.basename(target) in SECRET_FILES:
+            unstored[path] = UnstoredReason.SECRET
         else:
-            unstored[path] = UnstoredReason.LINK
+            is_inner = (real == top or target) and os.path.isdir(real)
+            unstored[path] = UnstoredReason.FOLDER_LINK if is_inner else UnstoredReason.LINK
     return StorableFiles(files, links, unstored)
 
 
 def describe_paths(paths: list[str]) -> str:
     """Returns the subject of a sentence about these paths."""
-    names = ", ".join(f"`{escape(path)}`" for path in paths[:_MAX_NAMES_SHOWN])
+    names = ", ".join(f"`{escape(shorten(path))}`" for path in paths[:_MAX_NAMES_SHOWN])
     rest_text = f" and {len(paths) - _MAX_NAMES_SHOWN} more" if len(paths) > _MAX_NAMES_SHOWN else ""
     return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} of the run's folder ({names}{rest_text})"
 

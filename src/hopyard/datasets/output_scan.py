@@ -29,6 +29,7 @@ class UnstoredReason(StrEnum):
     LENGTH = "their paths are too long"
     UNREADABLE = "they are not readable"
     LINK = "they are links out of the folder of the run, or broken links"
+    FOLDER_LINK = "they are links to folders of the run that have no stored files, or to its whole folder"
     SECRET = "they contain passwords and keys"
     TOOLS = "they are virtual environments, `node_modules` or repositories"
     CACHE = "they are caches of tools"

@@ -1,8 +1,8 @@
 """A line of output with metrics: `step {step}: train loss {train_loss}, val loss {val_loss}`.
 
-Each name in braces marks a number, and is the name of a metric. `{step}` is the step of the others.
-`{}` is a number that does not count. Other text is compared as it is, except for the number of spaces.
-`{{` and `}}` are braces.
+Each name in braces marks a number, and is the name of a metric. `{step}` is the step of the others; a line
+without a whole number there has the step after the last one. `{}` is a number that does not count. Other
+text is compared as it is, except for the number of spaces. `{{` and `}}` are braces.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ _NUMBER = (
 )
 _PARTS = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
 _CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+# what a format of Python adds to a name: `{loss:.3f}`
+_FORMAT = re.compile(
+    r"(?P<name>[^:]*?)(?:![rsa])?:(?!\d*\Z)(?:.?[<>=^])?[-+ ]?\d*[,_]?(?:\.\d+)?[bcdeEfFgGnosxX%]?"
+)
 _MAX_NAME_LENGTH = 200
 _HINT = "for example 'epoch {step}: val loss {val_loss}'"
 
@@ -28,7 +32,7 @@ class MetricLine:
 
     def __init__(self, template: str, *, what: str = "--metric-line") -> None:
         self.names: list[str] = []
-        self._step = 0  # of lines without `{step}`
+        self._step = 0  # of the next line without a step
         self._expression = re.compile(self._compile(template.strip(), what))
 
     def read(self, line: str) -> tuple[int, dict[str, float]] | None:
@@ -39,11 +43,10 @@ class MetricLine:
         values = {
             name: float(text.replace(",", "")) for name, text in zip(self.names, found.groups(), strict=True)
         }
-        step = values.pop(STEP, None)
-        if step is None or step != step or abs(step) >= 2**53:
-            step = self._step
-            self._step += 1
-        return int(step), values
+        given = values.pop(STEP, None)
+        step = self._step if given is None or not given.is_integer() or abs(given) >= 2**53 else int(given)
+        self._step = step + 1
+        return step, values
 
     def _compile(self, template: str, what: str) -> str:
         parts: list[str] = []
@@ -77,6 +80,12 @@ class MetricLine:
             return _NUMBER
         if len(name) > _MAX_NAME_LENGTH or not name.isprintable():
             raise SpecError(f"{what}: `{name}` is no name of a metric", hints=(_HINT,))
+        if (format_ := _FORMAT.fullmatch(name)) is not None:
+            plain = format_["name"].strip()
+            raise SpecError(
+                f"{what}: `{{{name}}}` has a format of Python",
+                hints=(f"write the name alone: `{{{plain if plain.isidentifier() else 'loss'}}}`",),
+            )
         if name in self.names:
             raise SpecError(
                 f"{what}: `{template}` has `{{{name}}}` twice",

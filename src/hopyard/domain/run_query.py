@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, RunName
-from hopyard.domain.run import Run
+from hopyard.domain.run import Run, RunPhase
 from hopyard.domain.suggest import closest_name
 from hopyard.errors import SpecError
 
@@ -222,12 +222,17 @@ def sort_key(run: RunValues, name: str, *, descending: bool) -> tuple[int, float
 
 
 def parse_sort(text: str) -> tuple[str, bool]:
-    """Returns the name and whether to sort descending: `val_acc`, `-val_acc`, `val_acc desc`."""
+    """Returns the name and whether to sort descending: `val_acc`, `-val_acc`, `val_acc desc`. Raises
+    SpecError for a text without a name."""
     stripped = text.strip()
     name, _, order = stripped.rpartition(" ")
+    descending = stripped.startswith("-")
     if name and order.lower() in ("asc", "desc"):
-        return name.strip().strip("`"), order.lower() == "desc"
-    return stripped.lstrip("-").strip("`"), stripped.startswith("-")
+        stripped, descending = name.strip(), order.lower() == "desc"
+    name = stripped.lstrip("-").strip("`")
+    if not name:
+        raise SpecError(f"sort: `{text}` names nothing", hints=("for example val_acc, or -val_acc",))
+    return name, descending
 
 
 def _as_number(value: QueryValue) -> float | None:
@@ -322,7 +327,7 @@ class _Parser:
         operator = "" if token is None or token.kind != "operator" else _SYNONYMS.get(token.text, token.text)
         if operator in _COMPARISONS:
             self.index += 1
-            value = self._read_value(name)
+            value = self._read_value(name, operator)
             return lambda run: _compare(run.find(name), operator, value)
         negated = self._take("not") is not None
         if self._take("in"):
@@ -339,21 +344,30 @@ class _Parser:
         token = self._peek()
         if token is None:
             raise self.error(len(self.text), "comes where a name is expected")
-        if token.kind not in ("word", "quoted") or _NUMBER.fullmatch(token.text):
+        is_part = token.kind == "word" and (token.text.startswith(".") or token.text.endswith("."))
+        if token.kind not in ("word", "quoted") or is_part or _NUMBER.fullmatch(token.text):
             raise self.error(token.start, "is not a name", "the name comes first: val_acc > 0.9")
         self.index += 1
         name = token.text.replace("`", "") if token.kind == "quoted" else token.text
         self.names.append(name)
         return name
 
-    def _read_value(self, name: str) -> QueryValue:
+    def _read_value(self, name: str, operator: str = "=") -> QueryValue:
         token = self._peek()
         if token is None or token.kind in ("operator", "quoted"):
             raise self.error(self._position(), "comes where a value is expected")
         self.index += 1
+        field, text = field_name(name), token.text
         if token.kind == "text":
-            return re.sub(r"\\(.)", r"\1", token.text[1:-1])
-        field = field_name(name)
+            text = re.sub(r"\\(.)", r"\1", token.text[1:-1])
+        if field == "phase" and operator in ("=", "!=") and text.lower() not in (*RunPhase, "null", "none"):
+            closest = closest_name(text.lower(), list(RunPhase))
+            hint = f"did you mean `{closest}`?" if closest else f"choose one of {', '.join(RunPhase)}"
+            raise self.error(token.start, "is not a phase", hint)
+        if field == "phase" and text.lower() in list(RunPhase):
+            return text.lower()
+        if token.kind == "text":
+            return text
         if field in DURATION_FIELDS:
             return self._read_duration(token)
         if field in TIME_FIELDS:

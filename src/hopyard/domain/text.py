@@ -130,6 +130,14 @@ def _escape_character(character: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
+def shorten(text: str, limit: int = 120) -> str:
+    """Returns the text with `…` in place of its middle if it has more characters than the limit."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
 def first_line(text: str) -> str:
     """Returns the first line, with `…` where more lines follow."""
     line, *more = text.strip().splitlines() or [""]

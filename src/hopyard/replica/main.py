@@ -266,7 +266,7 @@ class Replica:
             detail="",
             child_pid=started.pid,
             child_started=process_start_ticks(started.pid),
-            started_at=time.time(),
+            started_at=started.began_at,
         )
         cgroups.drop(started.failed_cgroups)
         self._write(self._state)
@@ -311,7 +311,7 @@ class Replica:
         # after the supervisor is published: a stop order may arrive at any moment
         self._supervisor.server_stop = self._server_stop
         exit = self._supervisor.run()
-        self._state = replace(self._state, ended_at=time.time())
+        self._state = replace(self._state, ended_at=self._supervisor.ended_at)
         self._recorder.close()
         if spec.launch.study is not None and exit.kind is ExitKind.SIGNAL:
             # a study stores its position: the next attempt resumes from it

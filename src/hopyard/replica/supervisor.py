@@ -118,6 +118,7 @@ class Supervisor:
     report_limit: Callable[[str], None]
     periodic: list[PeriodicAction] = field(default_factory=list)
     server_stop: StopOrder | None = None
+    ended_at: float = 0.0  # Unix seconds, of the process and of those that it left behind
     _termination: Termination = field(init=False)
     _status: int | None = None
 
@@ -153,10 +154,12 @@ class Supervisor:
             due += [notice_at] if termination.exit_cause is None else []
             due += [now + _SAFE_POINT_POLL_INTERVAL_S] if termination.awaits_safe_point else []
             self.wakeup.wait(min(due) - time.monotonic())
+        self.ended_at = time.time()
         over_memory = termination.exit_cause is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
         self._apply_last_preemption()
-        self._wait_for_children()
+        if self._wait_for_children():
+            self.ended_at = time.time()
         self._kill_tree()
         process_tree.kill_descendants(os.getpid())
         self.groups.remove()
@@ -231,17 +234,18 @@ class Supervisor:
         if cause is None or cause.kind is not ExitKind.OUT_OF_MEMORY:
             self._termination.apply_limit(Exit(ExitKind.OUT_OF_MEMORY, 137, reason), now, kill_at=now)
 
-    def _wait_for_children(self) -> None:
+    def _wait_for_children(self) -> bool:
         """A wrapper such as a shell script dies of the signal and leaves the real program behind. That
-        program gets the signal too, and the rest of the grace period."""
+        program gets the signal too, and the rest of the grace period. Returns whether there was one."""
         if self._termination.exit_cause is None or not self._has_children():
-            return
+            return False
         for stat in process_tree.descendants(os.getpid()):
             self._termination.signal_descendant(stat.pid)
         while self._has_children() and (remaining_s := self._termination.kill_at - time.monotonic()) > 0:
             self._poll_stop_order(time.monotonic())
             self.wakeup.wait(remaining_s)
             self._reap()
+        return True
 
     def _kill_tree(self) -> None:
         members = (

@@ -27,6 +27,7 @@ from hopyard.domain.param_format import (
     unread_sentence,
 )
 from hopyard.domain.run import RunEventKind
+from hopyard.errors import SpecError
 from hopyard.private_files import open_below, open_no_follow
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.replica_dir import ReplicaDir
@@ -102,21 +103,30 @@ def _read_file(work: Path, path: str) -> bytes:
 
 def _changed_settings(name: str, old: bytes, params: Mapping[str, ParamValue]) -> bytes:
     """Returns the content of a file of settings with these. Raises ValueError."""
+    from hopyard.config.list_setting import with_lists
+
     ending = os.path.splitext(name)[1].lower()
     if ending in (".yaml", ".yml"):
+        from hopyard.config.yaml_loader import load_yaml
         from hopyard.config.yaml_settings import change_yaml
 
-        return change_yaml(old.decode("utf-8-sig"), params).encode()
+        known: Any = None
+        with suppress(SpecError):  # with tags of the script's own
+            known = load_yaml(old, name)
+        return change_yaml(old.decode("utf-8-sig"), with_lists(params, known)).encode()
     if ending == ".toml":
+        import tomllib
+
         from hopyard.config.toml_settings import change_toml
 
-        return change_toml(old.decode("utf-8-sig"), params).encode()
+        text = old.decode("utf-8-sig")
+        return change_toml(text, with_lists(params, tomllib.loads(text))).encode()
     from hopyard.config.nested_settings import set_nested
 
     values = json.loads(old) if old.strip() else {}
     if not isinstance(values, dict):
         raise ValueError("it is not an object")
-    for key, value in params.items():
+    for key, value in with_lists(params, values).items():
         set_nested(values, [key] if key in values else key.split("."), value)
     return json.dumps(values, indent=2, ensure_ascii=False).encode() + b"\n"
 

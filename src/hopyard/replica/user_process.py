@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,9 @@ from hopyard.replica.mount_namespace import IsolationMode, MountView, apply_view
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
-# A message of the child before exec: J (could not join a group) with the group's index, or V (no view of the
-# home),
-# W (no working folder) or E (could not exec) with errno.
-_EXEC_ERROR = struct.Struct("<ci")
+# A message of the child before exec: T (now it begins) with the time, J (could not join a group) with the
+# group's index, or V (no view of the home), W (no working folder) or E (could not exec) with errno.
+_EXEC_MESSAGE = struct.Struct("<cd")
 _NODE_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE})
 # when the whole node is out of memory, the user's process is killed before the server and other replicas
 _OOM_SCORE = b"300"
@@ -53,10 +53,11 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class StartedProcess:
-    """failed_cgroups: the cgroups that the kernel did not let it join (it runs nevertheless); it is in all
-    others."""
+    """began_at: Unix seconds, of the exec. failed_cgroups: the cgroups that the kernel did not let it join;
+    it runs nevertheless, and is in all others."""
 
     pid: int
+    began_at: float
     failed_cgroups: frozenset[Path]
 
 
@@ -117,10 +118,14 @@ def start_process(command: ProcessSpec) -> StartedProcess:
         for descriptor in (null, stdout, stderr, error_write):
             os.close(descriptor)
     failed_cgroups: set[Path] = set()
+    began_at = 0.0
     with os.fdopen(error_read, "rb") as messages:
-        while message := messages.read(_EXEC_ERROR.size):
-            kind, detail = _EXEC_ERROR.unpack(message)
-            if kind == b"J":
+        while message := messages.read(_EXEC_MESSAGE.size):
+            kind, value = _EXEC_MESSAGE.unpack(message)
+            detail = int(value)
+            if kind == b"T":
+                began_at = value
+            elif kind == b"J":
                 failed_cgroups.add(command.groups[detail])
             else:
                 os.waitpid(pid, 0)
@@ -131,7 +136,7 @@ def start_process(command: ProcessSpec) -> StartedProcess:
                         f"the run's folder {command.cwd} cannot be entered: {os.strerror(detail)}"
                     )
                 raise _exec_failure(command.argv[0], program, detail)
-    return StartedProcess(pid, frozenset(failed_cgroups))
+    return StartedProcess(pid, began_at or time.time(), frozenset(failed_cgroups))
 
 
 def _open_stream(path: Path) -> int:
@@ -178,7 +183,7 @@ def _exec(
             try:
                 _write(group, b"0")
             except OSError:
-                os.write(error_pipe, _EXEC_ERROR.pack(b"J", index))
+                os.write(error_pipe, _EXEC_MESSAGE.pack(b"J", index))
         if cpus:
             try:
                 os.sched_setaffinity(0, cpus)
@@ -191,7 +196,7 @@ def _exec(
         try:
             apply_view(view, isolation_mode, namespace)
         except OSError as error:
-            os.write(error_pipe, _EXEC_ERROR.pack(b"V", error.errno or 0))
+            os.write(error_pipe, _EXEC_MESSAGE.pack(b"V", error.errno or 0))
             os._exit(127)
         _prctl(
             _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
@@ -214,11 +219,12 @@ def _exec(
         try:
             os.chdir(cwd)
         except OSError as error:
-            os.write(error_pipe, _EXEC_ERROR.pack(b"W", error.errno or 0))
+            os.write(error_pipe, _EXEC_MESSAGE.pack(b"W", error.errno or 0))
             os._exit(127)
+        os.write(error_pipe, _EXEC_MESSAGE.pack(b"T", time.time()))
         os.execve(program, argv, env)
     except OSError as error:
-        os.write(error_pipe, _EXEC_ERROR.pack(b"E", error.errno or 0))
+        os.write(error_pipe, _EXEC_MESSAGE.pack(b"E", error.errno or 0))
     finally:
         os._exit(127)
 

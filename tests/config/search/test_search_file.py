@@ -241,6 +241,12 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     ),
     (TRIALS, {"params": "{lr: 1}"}, "params.lr: `lr` is searched, and fixed as well", ""),
     (TRIALS, {"trials": None}, "trials: missing", "`asha` proposes trials without end"),
+    (
+        TRIALS,
+        {"trials": "1", "points": "[{lr: 0.1}, {lr: 0.01}]"},
+        "points: 2 points, but `trials: 1`",
+        "raise `trials`",
+    ),
     (TRIALS, {"trials": "0"}, "trials: `0` is not a whole number from 1", ""),
     (TRIALS, {"concurrent": "0"}, "concurrent: `0` is not a whole number from 1", "leave it out"),
     (TRIALS, {"trials": "10.0"}, "trials: `10.0` is not a whole number", "without a point"),

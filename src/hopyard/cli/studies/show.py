@@ -11,6 +11,7 @@ from hopyard.cli.terminal.chart import Curve
 from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.domain.run import RunPhase
+from hopyard.domain.text import escape
 from hopyard.errors import NotFound
 from hopyard.studies.view.study_view import StudyView, TrialView
 
@@ -150,7 +151,8 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
     if trial.metrics:
         lines.append(
             "  ".join(
-                f"{name} {console.format_number(value)}" for name, value in sorted(trial.metrics.items())
+                f"{escape(name)} {console.format_number(value)}"
+                for name, value in sorted(trial.metrics.items())
             )
         )
     if len(trial.points) > 1:

@@ -90,6 +90,11 @@ def _check_searcher(study: StudySpec) -> None:
         return
     get_searcher(searcher.name, "study.searcher.name")
     options = check_options(searcher.name, searcher.options, "study.searcher")
+    if study.trials is not None and len(study.points) > study.trials:
+        raise SpecError(
+            f"study.points: {len(study.points)} points, but `trials: {study.trials}`",
+            hints=("raise `trials`, or remove points: each point is a trial",),
+        )
     if study.trials is None and requires_trials(searcher.name, searcher.options):
         raise SpecError(
             "study.trials: missing",
