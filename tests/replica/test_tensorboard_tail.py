@@ -122,6 +122,7 @@ def test_files_of_other_ranks_of_a_launcher_are_ignored(folder: ReplicaDir) -> N
         file.parent.mkdir(parents=True)
         file.write_bytes(event("loss", float(rank)))
         lines.append(json.dumps({"ignored": str(file)} if rank else str(file)) + "\n")
+    lines.append(json.dumps({"ignored": str(folder.work / "runs/rank0/events.out.tfevents.1")}) + "\n")
     (folder.root / EVENT_FILES).write_text("".join(lines))
     tail.poll()
     assert points(folder) == [("loss", 0.0)]

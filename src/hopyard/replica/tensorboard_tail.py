@@ -181,12 +181,15 @@ class TensorBoardTail:
 
     def _may_read(self, path: str) -> bool:
         """Returns whether a file is outside of the home, or the run's own: the script sees no other one."""
-        if path in self._ignored_paths:
+        if not self._counts(path):
             return False
         return self._hidden is None or not path.startswith(self._hidden) or path.startswith(self._own)
 
     def _counts(self, path: str) -> bool:
-        return os.path.realpath(path) not in self._ignored_paths
+        """Returns whether a file is not only of another rank. Names of tensorboardX have no process: in one
+        second, all ranks open the same file."""
+        real = os.path.realpath(path)
+        return real not in self._ignored_paths or real in self._reported_paths
 
     def _is_own(self, path: str) -> bool:
         """Returns whether a process of this run opened a file of a folder that other runs write to as well:
