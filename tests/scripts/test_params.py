@@ -27,7 +27,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {**MODEL, "lr": 0.5, "batch_size": 4},
         "argparse in argparse_train.py",
     ),
-    ("-p lr=0.5 python -- -m package.train", {"lr": 0.5, "others": 0}, "argparse in package/train.py"),
+    ("-p lr=0.5 -m package.train -- --x", {"lr": 0.5, "others": 1}, "argparse in package/train.py"),
     ("-p lr=0.5 ./train.sh", {**MODEL, "lr": 0.5}, "argparse in argparse_train.py"),
     (
         "-p lr=0.5 -p run_name=a variables.py",

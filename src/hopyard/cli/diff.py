@@ -17,6 +17,7 @@ from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import format_value
 from hopyard.config.resource_requests import TopologyRequest, format_replicas, format_topology
 from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.domain.text_decoding import decode_source
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -233,7 +234,7 @@ def _file_lines(client: Client, manifest: str | None, entry: FileEntry | None) -
     data = b"".join(blob for _, blob in client.fetch(manifest, entry.chunks)) if entry.chunks else b""
     if b"\0" in data:
         return None
-    return data.decode(errors="replace").splitlines(keepends=True)
+    return decode_source(data).splitlines(keepends=True)
 
 
 def _unified_diff(

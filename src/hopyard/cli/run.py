@@ -59,7 +59,8 @@ class RunCommand(click.Command):
 
     def _has_target(self, words: list[str]) -> bool:
         """Whether the words contain a script or command: options after it may belong to it."""
-        return bool(self.make_context("run", words, resilient_parsing=True).params.get("what"))
+        given = self.make_context("run", words, resilient_parsing=True).params
+        return bool(given.get("what") or given.get("module"))
 
 
 def _dashed_option_hint(arguments: list[str], index: int) -> str:
@@ -75,10 +76,14 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @click.command("run", cls=RunCommand)
 @click.argument(
     "what",
+    required=False,
     metavar="SCRIPT|COMMAND|FILE.yaml",
     shell_complete=lambda _c, _p, _i: [click.shell_completion.CompletionItem("", type="file")],
 )
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
+@click.option(
+    "-m", "--module", metavar="MODULE", help="A module in place of a script, as `python -m` runs it."
+)
 @click.option(
     "-d",
     "--dataset",
@@ -162,8 +167,9 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @detach_option
 @json_option
 def run(
-    what: str,
+    what: str | None,
     arguments: tuple[str, ...],
+    module: str | None,
     start_from: str | None,
     detach: bool,
     as_json: bool,
@@ -179,6 +185,12 @@ def run(
     from hopyard.client.param_forms import with_param_format
     from hopyard.client.submit import submit_run
 
+    if module is not None:  # all other words are its arguments
+        what, arguments = "python", ("-u", "-m", module, *([] if what is None else [what]), *arguments)
+    if what is None:
+        raise UsageError(
+            "there is nothing to run", hints=("give a Python script, a notebook, a command, or a hop.yaml",)
+        )
     folder = Path.cwd()
     request = build_request(what, arguments, folder, options, notify=print_message)
     code_folder = target_folder(what, folder)

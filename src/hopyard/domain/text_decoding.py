@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import io
+import tokenize
 
 from hopyard.errors import SpecError
 
@@ -38,3 +40,13 @@ def decode_text(data: bytes, name: str) -> str:
             f"{name}: line {before.count(chr(10)) + 1}: not {label}: byte 0x{body[error.start]:02x}",
             hints=("save the file as UTF-8 (its encoding may be Latin-1)",),
         ) from None
+
+
+def decode_source(data: bytes) -> str:
+    """Returns the text of a file of the code, in the encoding that its first two lines declare, as Python
+    does; else in UTF-8. A byte that this does not allow becomes U+FFFD."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        return data.decode(encoding, errors="replace")
+    except (SyntaxError, LookupError, ValueError):  # no such encoding, or one that is none of texts
+        return data.decode(errors="replace")
