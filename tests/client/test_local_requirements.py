@@ -46,10 +46,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_archive_of_the_code_is_named_with_its_digest(folder: Path, line: str, expected: str) -> None:
-    (folder / "r.txt").write_text(line.replace("FOLDER", str(folder)) + "\nsix\n")
+    other = "six --hash=sha256:34" if "--hash" in line else "six"  # one hash makes all mandatory
+    (folder / "r.txt").write_text(line.replace("FOLDER", str(folder)) + f"\n{other}\n")
     required = read_environment_file(Path("r.txt"), folder, {})
     digest = hashlib.sha256(b"one").hexdigest()
-    assert required.requirements == f"six\n{ARCHIVE_MARK}{digest} {WHEEL}\n{expected}\n"
+    assert required.requirements == f"{other}\n{ARCHIVE_MARK}{digest} {WHEEL}\n{expected}\n"
     assert required.files == (WHEEL,)
     assert recorded_archives(required.requirements, folder) == {WHEEL}
 

@@ -62,7 +62,10 @@ def build_environment(
         variables = {**os.environ, **request.env}
         secrets = {name for name in variables if SECRET_NAME.fullmatch(name)} | set(request.secrets)
         required = read_environment_file(
-            request.requirements, folder, {k: v for k, v in variables.items() if k not in secrets}
+            request.requirements,
+            folder,
+            {k: v for k, v in variables.items() if k not in secrets},
+            secrets=secrets,
         )
         _check_secret_variables(required.requirements, name, secrets - set(request.secrets))
     elif interpreter is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from hopyard.client.local_requirements import archive_lines, linked_archives, parse_local
 from hopyard.client.lock_markers import choose_marker, plain_name
 from hopyard.client.python_version import choose_version
+from hopyard.client.requirement_check import check_requirements
 from hopyard.client.requirements import RequirementLine, decode_text, flatten_requirements, read_requirements
 from hopyard.config.requirements_path import RequirementsPath, parse_requirements_path
 from hopyard.errors import SpecError
@@ -43,10 +44,13 @@ class EnvironmentFile:
     files: tuple[str, ...] = ()
 
 
-def read_environment_file(file: Path, root: Path, variables: Mapping[str, str]) -> EnvironmentFile:
+def read_environment_file(
+    file: Path, root: Path, variables: Mapping[str, str], *, secrets: Collection[str] = ()
+) -> EnvironmentFile:
     """Reads the file of `--requirements`.
 
-    root: the code of the run. variables: for `${NAME}` in a requirements file. Raises SpecError for a file
+    root: the code of the run. variables: for `${NAME}` in a requirements file. secrets: names of further
+    variables, which the run has. Raises SpecError for a file
     that cannot be read, and for parts that cannot be installed by pip's rules.
     """
     path = parse_requirements_path(file)
@@ -64,7 +68,9 @@ def read_environment_file(file: Path, root: Path, variables: Mapping[str, str]) 
         )
     if file.suffix in (".yml", ".yaml"):
         return _read_conda(file)
-    return _resolve_projects(read_requirements(file, variables), root)
+    lines = read_requirements(file, variables)
+    check_requirements(lines, {*variables, *secrets})
+    return _resolve_projects(lines, root)
 
 
 def read_script_metadata(script: Path) -> EnvironmentFile | None:

@@ -28,7 +28,7 @@ def hash_lock(text: bytes) -> bytes | None:
         return None
     requirements, _ = split_constraints(text)
     kept = [line for line in requirements.splitlines() if line.strip() and not line.startswith(b"#")]
-    return b"\n".join(line for line in kept if line.strip() != b"--require-hashes") + b"\n"
+    return b"\n".join(kept) + b"\n"
 
 
 def local_archives(lock: bytes) -> list[str]:
