@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def stop_trial(
     client: Client, study: api.RunOut, trial: TrialView, *, grace_s: float | None = None
 ) -> api.RunOut:
-    """Returns the run that was stopped, or the study whose trial hops between workers. Raises SpecError for a
-    trial that does not train."""
+    """Returns the run that was stopped, or the study of a trial that hops between workers. Raises SpecError
+    for a trial that does not train."""
     if trial.state not in (TrialPhase.TRAINING, TrialPhase.PAUSED):
         raise SpecError(f"trial {trial.id} of {study['name']} does not train: it is {trial.state.value}")
     if get_study_spec(study)["parallel"] == "mop":

@@ -11,7 +11,7 @@ from hopyard.errors import SpecError
 
 
 def with_lists(params: Mapping[str, Value], settings: Any) -> dict[str, Value | list[Any]]:
-    """Returns the parameters, with a list for each whose setting is a list. Raises ValueError."""
+    """Returns the parameters, with a list for each that is a list in the settings. Raises ValueError."""
     result: dict[str, Value | list[Any]] = {}
     for name, value in params.items():
         is_key = isinstance(settings, dict) and name in settings

@@ -225,8 +225,8 @@ def option_words(option: ScriptOption, value: ParamValue, style: ParamStyle = Pa
 def _split_by_place(
     params: Mapping[str, ParamValue], form: ParamFormat
 ) -> tuple[dict[str, ParamValue], dict[str, ParamValue]]:
-    """Returns the parameters whose options precede all words of the script, and the others. The last of the
-    first is no list, which would take a word that follows."""
+    """Returns the parameters with options that precede all words of the script, and the others. The last of
+    the first is no list, which would take a word that follows."""
     options = {name: form.find_option(name) for name in params}
     first = [name for name, option in options.items() if option and option.place is OptionPlace.FIRST]
     lists = [name for name in first if (option := options[name]) and option.kind is OptionKind.LIST]

@@ -99,7 +99,7 @@ def _parser_places(source: SourceTree) -> dict[str, OptionPlace]:
 
 
 def _receiver(call: ast.Call) -> str:
-    """Returns the variable whose method is called; "" for another expression."""
+    """Returns the variable of the method that is called; "" for another expression."""
     target = call.func.value if isinstance(call.func, ast.Attribute) else None
     return target.id if isinstance(target, ast.Name) else ""
 

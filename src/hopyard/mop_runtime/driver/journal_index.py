@@ -160,7 +160,7 @@ class JournalIndex:
                 unit = int(record["epoch"]), tuple(PartitionId(int(each)) for each in record["partitions"])
                 counts = self.retry_counts.setdefault(TrialId(str(record["trial"])), RetryCounts())
                 counts.add(RetryCause(record["cause"]), unit)
-            case kind if kind == CONTINUED:  # by a user, who may have removed the cause
+            case kind if kind == CONTINUED:  # by a user, after the cause was removed
                 self.retry_counts.clear()
             case "best":
                 self.best = BestState(
