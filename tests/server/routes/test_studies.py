@@ -445,6 +445,7 @@ def test_fork_of_a_study_continues_its_best_model(tmp_path: Path) -> None:
             "epoch": 4,
             "value": 0.5,
             "params": {"lr": 0.25},
+            "visited": [],
         }
         assert (spec["forked_from"], spec["resume"], spec["params"]) == (
             study["id"],
