@@ -19,6 +19,7 @@ epoch = json.loads(state.read_text())["epoch"] + 1 if state.exists() else 0
 where = pathlib.Path(os.environ["HOPYARD_RUN_DIR"], "where")
 if where.exists():
     print("path exists:", os.path.exists(where.read_text()), flush=True)
+    print("same path:", where.read_text() == str(state.resolve()), flush=True)
 else:
     where.write_text(str(state.resolve()))
 print("begins at", epoch, flush=True)
@@ -75,12 +76,18 @@ def test_own_checkpoints_survive_kill_and_resume(served_home: Path, tmp_path: Pa
     wait_for_line(shell, second, "begins at 2")
     isolated = detect_isolation_mode() is not IsolationMode.MODES
     wait_for_line(shell, second, f"path exists: {isolated}")
+    wait_for_line(shell, second, f"same path: {isolated}")
     wait_for_line(shell, second, "epoch 3")
     assert shell.hop("stop", second).code == 0
     wait_for_phase(shell, second, "cancelled")
     forked = shell.hop("fork", second, "--files")
     assert forked.code == 0, forked.stderr_text
-    assert forked.text.splitlines() == [f"path exists: {isolated}", "begins at 4", "done"]
+    assert forked.text.splitlines() == [
+        f"path exists: {isolated}",
+        f"same path: {isolated}",
+        "begins at 4",
+        "done",
+    ]
     assert shell.hop("files", "last", "--run-dir", "newest.txt", "-o", "-").text == "5"
     assert shell.hop("pull", "last", "got").code == 0
     assert (shell.folder / "got/run-dir/newest.txt").read_text() == "5"

@@ -54,8 +54,10 @@ class GangFolder:
         scratch.replace(place)
 
     def path_in_place(self, path: Path) -> Path:
-        """Returns a path of this folder as processes of the run see it."""
-        return self.place / path.relative_to(self.root)
+        """Returns a path of this folder as processes of the run see it: with private mounts, that of the
+        first run that this one continues. Frameworks compare the paths in their checkpoints with it."""
+        continued = self.continued_places if self.spec.node.namespaces else []
+        return (continued[0] if continued else self.place) / path.relative_to(self.root)
 
     @property
     def shared_work(self) -> Path | None:
