@@ -292,10 +292,12 @@ class Client(HttpClient):
         """List the checkpoints of a run in the order of saving."""
         return self.iterate_pages(f"/runs/{run}/checkpoints", "checkpoints", max_rows=max_rows)
 
-    def iterate_run_events(self, run: str, *, max_rows: int | None = None) -> Iterator[api.RunEvent]:
+    def iterate_run_events(
+        self, run: str, *, max_rows: int | None = None, after: int | None = None
+    ) -> Iterator[api.RunEvent]:
         """List the scheduler's decisions and the changes of a run: promises, their breaches, preemptions,
         updates."""
-        return self.iterate_pages(f"/runs/{run}/events", "events", max_rows=max_rows)
+        return self.iterate_pages(f"/runs/{run}/events", "events", max_rows=max_rows, begin=after)
 
     def iterate_run_files(self, run: str, *, max_rows: int | None = None) -> Iterator[api.FileOut]:
         """List the files that a live run wrote into its working folder so far."""

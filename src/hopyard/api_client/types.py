@@ -245,12 +245,14 @@ class ConstantIn(TypedDict):
 
 class ContinueIn(TypedDict):
     """trials: the new total limit of trials, null for the previous one. code: a tree that replaces the
-    study's code. queue, priority: of the new run and its trials, null for those of the study. trust: as
-    for a fork. id: chosen by the client for safe retries."""
+    study's code. param_format: how the script of the trials takes its parameters, null for that of the
+    study. queue, priority: of the new run and its trials, null for those of the study. trust: as for a
+    fork. id: chosen by the client for safe retries."""
 
     code: NotRequired[str | None]
     env: NotRequired[Mapping[str, str] | None]
     id: NotRequired[str | None]
+    param_format: NotRequired[ParamFormatIn | None]
     priority: NotRequired[int | None]
     queue: NotRequired[str | None]
     secrets: NotRequired[Sequence[str]]
@@ -431,15 +433,16 @@ class ForkIn(TypedDict):
     """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are
     merged in; null keeps the values. removed_params: names of parameters that the fork does not inherit.
     A fork by another user inherits no values of `env`, and only those `secrets` whose names that user has
-    secrets for. param_format: how the script takes its parameters; null takes that of the run. code, git:
-    other code, and its git state; null takes those of the run. environment: what its interpreter has by
-    now, or another one; null takes that of the run. checkpoint: null starts from the beginning, "newest",
-    "best" or a step resumes there; "best" has the best value of the metric of the run. For a study whose
-    trials hop, "best" continues training of its best model in a study of one trial. Its params are those
-    of the trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the
-    study. trust: allows reading all of another user's checkpoint, which may run their code. files: begins
-    with the files that the next attempt of the run would begin with, its own checkpoints; of another
-    user's run with `trust` only. id: chosen by the client for safe retries."""
+    secrets for. param_format: how the script takes its parameters, or that of a study's trials; null
+    takes that of the run. code, git: other code, and its git state; null takes those of the run.
+    environment: what its interpreter has by now, or another one; null takes that of the run. checkpoint:
+    null starts from the beginning, "newest", "best" or a step resumes there; "best" has the best value of
+    the metric of the run. For a study whose trials hop, "best" continues training of its best model in a
+    study of one trial. Its params are those of the trial, and it is trained for `epochs` more (null: as
+    many as in the study); null repeats the study. trust: allows reading all of another user's checkpoint,
+    which may run their code. files: begins with the files that the next attempt of the run would begin
+    with, its own checkpoints; of another user's run with `trust` only. id: chosen by the client for safe
+    retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     code: NotRequired[str | None]
@@ -1281,13 +1284,13 @@ class StatusOut(TypedDict):
 
 class StopIn(TypedDict):
     """at_safe_point: a script that has safe points exits at its next one, with a checkpoint. signal: what
-    the processes get first, in place of SIGTERM. INT, HUP and QUIT go to the whole process group, as from
-    a terminal; the others to the process that the command started. trial: only this trial of a study, if
-    its trials hop between workers; the study continues."""
+    the processes get first. INT, HUP and QUIT go to the whole process group, as from a terminal; the
+    others to the process that the command started. Without it, that of an earlier request, or else
+    SIGTERM. trial: only this trial of a study, if its trials hop between workers; the study continues."""
 
     at_safe_point: NotRequired[bool]
     grace_s: NotRequired[float]
-    signal: NotRequired[Literal["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"]]
+    signal: NotRequired[Literal["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"] | None]
     trial: NotRequired[str | None]
 
 
@@ -1363,9 +1366,10 @@ class SweptOut(TypedDict):
 class SyncOut(TypedDict):
     """offsets: the length of each stream on the server; the replica continues there. token: a new token
     when the old one is older than half of its lifetime. stop: the replica must end within `grace_s`;
-    preempt: because of a preemption, so it saves a checkpoint first; signal: what its script gets. full:
-    the server has no space left for the segments. Only an ending replica gets this response; others get
-    507. limits: of the streams, for users who sync a recording."""
+    preempt: because of a preemption, so it saves a checkpoint first; signal: what its script gets, "" for
+    that of an earlier order or SIGTERM. full: the server has no space left for the segments. Only an
+    ending replica gets this response; others get 507. limits: of the streams, for users who sync a
+    recording."""
 
     full: NotRequired[bool]
     grace_s: NotRequired[float | None]
