@@ -206,3 +206,50 @@ def remove_other_access_in_tree(folder: str, *, excluded: frozenset[str] = froze
         yield entry.path
         if stat.S_ISDIR(info.st_mode) and entry.name not in excluded:
             yield from remove_other_access_in_tree(entry.path, excluded=excluded)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder of any depth, regardless of its modes. What cannot be removed remains.
+
+    Inner folders are moved up before they are read: a path may be too long for the kernel, and too deep for
+    recursion.
+    """
+    with suppress(OSError):
+        folder.chmod(FOLDER_MODE)
+    try:
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        names = _empty(top, top)
+        while names:
+            name = names.pop()
+            with suppress(OSError):
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+                try:
+                    names += _empty(inner, top)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _empty(folder: int, top: int) -> list[str]:
+    """Removes the files of a folder, and moves its folders to `top`. Returns their names there."""
+    moved: list[str] = []
+    entries: list[os.DirEntry[str]] = []
+    with suppress(OSError), os.scandir(folder) as listing:
+        entries = list(listing)
+    for entry in entries:
+        with suppress(OSError):
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=folder)
+                continue
+            os.chmod(entry.name, FOLDER_MODE, dir_fd=folder)
+            name = f".{os.urandom(8).hex()}"
+            os.rename(entry.name, name, src_dir_fd=folder, dst_dir_fd=top)
+            moved.append(name)
+    return moved

@@ -17,7 +17,7 @@ import pytest
 
 from hopyard.api_client.local_server import start_server, stop_server
 from hopyard.config.home import Home
-from hopyard.datasets.tree_cache import remove_tree
+from hopyard.private_files import remove_tree
 from tests.cli.shell import HOP, Shell, Terminal
 from tests.datasets.folder_transport import corrupt_blob, digest_of, list_tree, make_tree, small_disk
 

@@ -16,9 +16,10 @@ import pytest
 
 from hopyard.datasets.pack import pack_tree
 from hopyard.datasets.transfer import push_tree
-from hopyard.datasets.tree_cache import TreeCache, remove_tree
+from hopyard.datasets.tree_cache import TreeCache
 from hopyard.domain.ids import Digest
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
+from hopyard.private_files import remove_tree
 from tests.datasets.folder_transport import FolderTransport, list_tree, make_tree, open_transport
 
 

@@ -22,8 +22,8 @@ from hopyard.backup.create import create_backup
 from hopyard.backup.layout import MARK_FILE
 from hopyard.backup.restore import restore_backup
 from hopyard.config.home import Home
-from hopyard.datasets.tree_cache import remove_tree
 from hopyard.errors import Conflict, IntegrityError
+from hopyard.private_files import remove_tree
 from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_programs
 
 from .server_home import ServerHome, wait_until

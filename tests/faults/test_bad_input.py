@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from hopyard.datasets.tree_cache import remove_tree
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.private_files import remove_tree
 
 from .server_home import HOP, ServerHome, expect_error
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hopyard.datasets.tree_cache import remove_tree
+from hopyard.private_files import remove_tree
 from tests.exploration import seeded, seeds
 from tests.faults.test_node_failures import without_descriptors
 

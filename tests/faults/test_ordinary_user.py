@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.tree_cache import remove_tree
+from hopyard.private_files import remove_tree
 
 from .server_home import DEADLINE_S, HOP
 

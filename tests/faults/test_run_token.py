@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.tree_cache import remove_tree
+from hopyard.private_files import remove_tree
 from tests.faults.server_home import ServerHome
 
 ASKS = """

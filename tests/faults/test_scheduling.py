@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hopyard.datasets.tree_cache import remove_tree
+from hopyard.private_files import remove_tree
 
 from .server_home import ServerHome, has_ended, kill, wait_until
 from .test_processes_killed import TRAIN_SCRIPT, attempts_of, checkpoint_steps

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hopyard.datasets.tree_cache import remove_tree
+from hopyard.private_files import remove_tree
 from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_programs
 
 from .server_home import FINAL, ServerHome, expect_error, has_ended, wait_until

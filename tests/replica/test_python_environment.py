@@ -19,12 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.datasets.tree_cache import remove_tree
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import Environment
-from hopyard.private_files import make_folder
+from hopyard.private_files import make_folder, remove_tree
 from hopyard.replica import python_environment
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.mount_namespace import IsolationMode, MountView, detect_isolation_mode

@@ -34,7 +34,7 @@ from hopyard.datasets.transfer import download_blobs
 from hopyard.datasets.transport import Fetch, FetchSource
 from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import HopyardError, NotFound
-from hopyard.private_files import make_folder, open_file
+from hopyard.private_files import make_folder, open_file, remove_tree
 
 _FLUSH_BYTES = 64 * 1024 * 1024
 _ABANDONED_AFTER_S = 24 * 3600.0  # after this time, a fetch that was interrupted and not resumed is abandoned
@@ -294,18 +294,6 @@ class TreeCache:
             return os.path.samestat(os.fstat(lock), os.stat(self._lock_path(manifest)))
         except FileNotFoundError:
             return False
-
-
-def remove_tree(path: Path) -> None:
-    """Removes a folder, read-only folders included. Ignores files that disappear meanwhile."""
-    with suppress(OSError):
-        os.chmod(path, 0o700)
-        for folder, names, _ in os.walk(path):
-            for name in names:
-                full = os.path.join(folder, name)
-                if not os.path.islink(full):
-                    os.chmod(full, 0o700)
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def _matches(tree: Path, manifest: Digest) -> bool:

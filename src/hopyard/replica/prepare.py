@@ -14,12 +14,12 @@ from blake3 import blake3
 
 from hopyard.config.home import Home
 from hopyard.datasets.transport import Fetch
-from hopyard.datasets.tree_cache import TreeCache, remove_tree
+from hopyard.datasets.tree_cache import TreeCache
 from hopyard.domain.ids import Digest
 from hopyard.domain.launch import RestorePoint
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
-from hopyard.private_files import make_folder, write_atomically
+from hopyard.private_files import make_folder, remove_tree, write_atomically
 from hopyard.replica import preflight
 from hopyard.replica.code_symlinks import place_links
 from hopyard.replica.dataset_mounts import DatasetMounts

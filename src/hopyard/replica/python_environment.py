@@ -31,11 +31,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from hopyard.datasets.fingerprint import fingerprint
-from hopyard.datasets.tree_cache import remove_tree
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import Environment
 from hopyard.domain.urls import collect_credentials, insert_credentials, strip_credentials
-from hopyard.private_files import make_folder, open_file, write_atomically
+from hopyard.private_files import make_folder, open_file, remove_tree, write_atomically
 from hopyard.replica.errors import NodeFault, PrepareFailed
 from hopyard.replica.local_sources import (
     FIND_LINKS,

@@ -27,7 +27,7 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
 from hopyard.domain.path_check import is_manifest_path, link_stays_inside
 from hopyard.errors import Conflict, HopyardError, IntegrityError, is_transient
-from hopyard.private_files import make_folder, read_below, write_below
+from hopyard.private_files import make_folder, read_below, remove_tree, write_below
 from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, RETRYABLE_ERRORS, UploadTimeout
 from hopyard.replica.file_integrity import is_torn
 from hopyard.replica.gang_folder import GangFolder
@@ -84,7 +84,7 @@ class RunFolder:
         for part, target in ((_RUN_PART, self.gang.run), (_WORK_PART, self.work)):
             if target is not None and (tree / part).is_dir():
                 _move_files(tree / part, target)
-        shutil.rmtree(tree, ignore_errors=True)
+        remove_tree(tree)
         entries = {file.path for file in self._manifest.files}
         self._stamps = {path: stamp for path, stamp in self._scan_files().items() if path in entries}
         self._write_record()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopyard.datasets.tree_cache import remove_tree
+from hopyard.private_files import remove_tree
 from hopyard.studies.journal import read_records
 from tests.faults.server_home import ServerHome, wait_until
 

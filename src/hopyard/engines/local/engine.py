@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +42,7 @@ from hopyard.engines.local.ports import choose_port
 from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
 from hopyard.engines.local.spawner import SpawnerClient
 from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
+from hopyard.private_files import remove_tree
 
 ADOPT_INTERVAL_S = 2.0  # between two adoptions of one folder
 MAX_ADOPTIONS = 5  # failed ones, before a replica counts as lost
@@ -557,7 +557,7 @@ class LocalEngine:
         with suppress(OSError):
             if str(place.readlink()) == str(folder.absolute()):
                 place.unlink()
-        await asyncio.to_thread(_remove_tree, removed_folder)
+        await asyncio.to_thread(remove_tree, removed_folder)
 
     def _attempt_folders(self) -> list[Path]:
         try:
@@ -567,27 +567,9 @@ class LocalEngine:
             return []
         for entry in listing:
             if entry.name.startswith(_REMOVED_PREFIX) and not self._stopping_tasks and not self._launching:
-                _remove_tree(Path(entry.path))  # from an engine that was killed during the removal
+                remove_tree(Path(entry.path))  # from an engine that was killed during the removal
         return [
             Path(entry.path)
             for entry in sorted(listing, key=lambda e: e.name)
             if not entry.name.startswith(".") and entry.is_dir()
         ]
-
-
-def _remove_tree(folder: Path) -> None:
-    """Removes a folder regardless of its modes: a script may have removed its own permissions."""
-
-    def force(_remove: object, path: str, _error: object) -> None:
-        for folder_or_file in (Path(path).parent, Path(path)):
-            try:
-                folder_or_file.chmod(0o700)
-            except OSError:
-                pass
-        target = Path(path)
-        try:
-            shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
-        except OSError:
-            pass
-
-    shutil.rmtree(folder, onerror=force)
