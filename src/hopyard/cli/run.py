@@ -42,6 +42,7 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
+        self._check_module(words[: words.index("--")] if "--" in words else words)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as unknown:
@@ -56,6 +57,16 @@ class RunCommand(click.Command):
             raise UsageError(
                 f"no option {unknown.option_name}", hints=(*hints, "`hop run --help` lists the options")
             ) from unknown
+
+    def _check_module(self, words: list[str]) -> None:
+        """Raises UsageError for a module behind a command, which has its own option of this name."""
+        options = (i for i, word in enumerate(words) if word == "-m" or word.startswith("--module"))
+        at = next(options, len(words))
+        if at < len(words) and self._has_target(words[:at]):
+            raise UsageError(
+                f"{words[at]} after a script or command is no option of `hop run`",
+                hints=(_dashed_option_hint(words, at),),
+            )
 
     def _has_target(self, words: list[str]) -> bool:
         """Whether the words contain a script or command: options after it may belong to it."""
@@ -188,9 +199,8 @@ def run(
     if module is not None:  # all other words are its arguments
         what, arguments = "python", ("-u", "-m", module, *([] if what is None else [what]), *arguments)
     if what is None:
-        raise UsageError(
-            "there is nothing to run", hints=("give a Python script, a notebook, a command, or a hop.yaml",)
-        )
+        context = click.get_current_context()
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
     folder = Path.cwd()
     request = build_request(what, arguments, folder, options, notify=print_message)
     code_folder = target_folder(what, folder)
