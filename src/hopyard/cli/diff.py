@@ -117,7 +117,7 @@ def _comparable_fields(run: api.RunOut) -> dict[str, dict[str, Any]]:
     return {
         "params": dict(run.get("params") or {}),
         "tags": dict(spec.get("tags") or {}),
-        "notes": {"note": run["note"] or None},
+        "notes": {"note": run.get("note") or None},
         "study": _study_fields(spec.get("study")),
         "packages": dict(environment.get("packages") or {}),
         "datasets": {ref["name"]: ref["version"] for ref in spec.get("datasets") or ()},
