@@ -28,6 +28,7 @@ ELSEWHERE = {
     ),
     "replica/mount_namespace.py": "mount points, in the memory of a namespace",
     "replica/dataset_mounts.py": "empty mount points where a user names them, such as /data/mnist",
+    "sdk/startup/exit_texts.py": "a file of mode 0600 in the 0700 folder of a replica",
     "sdk/startup/param_reads.py": "a file of mode 0600 in the 0700 folder of a replica",
     "sdk/startup/package_versions.py": "an empty file of mode 0600 in the 0700 folder of a replica",
     "spark/barrier.py": "folders of a Spark task",

@@ -136,7 +136,7 @@ def _expression(pattern: bytes, *, is_path: bool) -> bytes | None:
     """
     special = _GLOB_SPECIAL.search(pattern)
     start = special.start() if special else len(pattern)
-    expression, at = _StarExpression(is_path=is_path), start
+    expression, at = _GlobPattern(is_path=is_path), start
     expression.add(re.escape(pattern[:start]))
     any_byte = b"[^/]" if is_path else b"."
     while at < len(pattern):
@@ -179,7 +179,7 @@ def _expression(pattern: bytes, *, is_path: bool) -> bytes | None:
     return expression.finish()
 
 
-class _StarExpression:
+class _GlobPattern:
     """Builds a regular expression that takes polynomial time, however many stars it has.
 
     The part after a star is found once, at its first place: each later star can pass over the rest. With a
