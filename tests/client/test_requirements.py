@@ -153,6 +153,8 @@ def local_path_of_pip(line: Any, folder: Path) -> str | None:
         link = constructors.install_req_from_editable(line.requirement).link
     else:
         link = constructors.install_req_from_line(line.requirement).link
+    if link is not None and not link.scheme:
+        raise ValueError  # of newer versions, which refuse it when they install
     is_file = link is not None and link.scheme == "file"
     return os.path.normpath(folder / link.file_path) if is_file else None
 

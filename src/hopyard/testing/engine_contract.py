@@ -574,9 +574,10 @@ class EngineContract(ABC):
             )
             stderr = fixture.sink.stream("a.1", 0, "stderr").decode()
             notice = (
-                r"hopyard: the time limit of 8 s is reached in (2|[01]\.\d+) s: it saves a checkpoint at its "
+                r"hopyard: the time limit of 8 s is reached in (\S+) s: it saves a checkpoint at its next "
             )
-            assert re.search(notice + "next safe point", stderr)  # less than 2 s on a loaded machine
+            found = re.search(notice + "safe point", stderr)
+            assert found is not None and float(found[1]) <= 2  # less than 2 s on a loaded machine
             assert f"the time limit is reached: the checkpoint of step {saved['step']} is saved" in stderr
             assert b'"kind":"time-limit"' in fixture.sink.stream("a.1", 0, "events")
 
