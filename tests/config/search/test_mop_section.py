@@ -113,6 +113,16 @@ def test_rungs_below_an_epoch(search: dict[str, Any], tmp_path: Path) -> None:
     assert "the budget is 2 steps" in refused.value.hints[0]
 
 
+def test_numbers_of_epochs_stay_in_epochs(search: dict[str, Any], tmp_path: Path) -> None:
+    asha = {"name": "asha", "eta": 2, "min_epochs": 1}
+    within = {**search, "epochs": 4, "evaluate_every": 0.25}
+    study = search_from_mapping({**within, "searcher": asha}, tmp_path).study
+    assert (study.budget_unit, study.max_epochs, study.searcher.options["min_epochs"]) == ("steps", 16, 4)
+    lowest = {"name": "asha", "eta": 2, "min_steps": 1}
+    study = search_from_mapping({**within, "searcher": lowest}, tmp_path).study
+    assert study.searcher.options["min_epochs"] == 1
+
+
 def test_evaluations_of_trials_that_are_runs_are_their_reports(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     search = {

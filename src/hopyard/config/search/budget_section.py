@@ -27,13 +27,15 @@ _KEYS_OF_UNIT = {BudgetUnit.EPOCHS: ("epochs", "max_epochs"), BudgetUnit.STEPS: 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """largest: of one trial, in this unit. param: the parameter of the script that takes it. evaluate_every:
-    of hopping trials, the units from one evaluation to the next."""
+    of hopping trials, the units from one evaluation to the next. file_unit: how many units a number of the
+    file is, which has epochs where trials are evaluated in steps."""
 
     unit: BudgetUnit
     largest: int
     param: str
     steps_per_epoch: int
     evaluate_every: int = 1
+    file_unit: int = 1
 
 
 def read_budget(top: YamlSection, partition_count: int | None) -> Budget:
@@ -67,8 +69,8 @@ def _read_hopping(top: YamlSection, unit: BudgetUnit, largest: int, partition_co
     visits = _read_evaluation_visits(top, unit, partition_count)
     if unit is BudgetUnit.EPOCHS and visits % partition_count == 0:
         return Budget(unit, largest, param, 0, visits // partition_count)
-    steps = largest if unit is BudgetUnit.STEPS else largest * partition_count
-    return Budget(BudgetUnit.STEPS, steps, param, 0, visits)
+    file_unit = 1 if unit is BudgetUnit.STEPS else partition_count
+    return Budget(BudgetUnit.STEPS, largest * file_unit, param, 0, visits, file_unit)
 
 
 def _read_evaluation_visits(top: YamlSection, unit: BudgetUnit, partition_count: int) -> int:
@@ -103,11 +105,15 @@ def _round_up(number: int, factor: int) -> int:
 
 
 def with_step_options(searcher: SearcherSpec, budget: Budget) -> SearcherSpec:
-    """Returns the searcher with options for a budget in steps. `min_steps` is `min_epochs`. The defaults of
-    the lowest rung and of the interval of `pbt` are shares of the budget, since one step is too few."""
+    """Returns the searcher with options for a budget in steps. `min_epochs` and `interval` are in the unit of
+    the file, and `min_steps` in steps. The defaults of the lowest rung and of the interval of `pbt` are
+    shares of the budget, since one step is too few."""
     if budget.unit is BudgetUnit.EPOCHS or is_custom(searcher.name) or searcher.name not in SEARCHERS:
         return searcher
     options, known = dict(searcher.options), SEARCHERS[searcher.name].options
+    for key in ("min_epochs", "interval"):
+        if isinstance(options.get(key), int):
+            options[key] *= budget.file_unit
     if "min_epochs" in known and "min_steps" in options:
         options.setdefault("min_epochs", options.pop("min_steps"))
     eta = options.get("eta", 3)
