@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import tempfile
 from collections.abc import Mapping
@@ -152,6 +153,18 @@ def test_partial_and_endless_lines_are_read() -> None:
         assert list(reader.feed(b"x" * LINE_LIMIT)) == []
     assert list(reader.feed(b'\n{"a": 3}\n')) == [{"a": 3}]
     assert reader.skipped_lines == 1
+
+
+def test_halves_of_characters_are_replaced() -> None:
+    """No database can hold one: a tag with the name of a file would keep all later values from the store."""
+    lines = [
+        json.dumps({"file": "a\udcff", "b\ud800": ["ü😀\udc00"], "n": math.inf}).encode(),
+        b'{"raw": "a\xed\xb3\xbf", "whole": "\xed\x95\x9c"}',
+    ]
+    assert list(LineReader().feed(b"\n".join([*lines, b""]))) == [
+        {"file": "a?", "b?": ["ü😀?"], "n": math.inf},
+        {"raw": "a?", "whole": "한"},
+    ]
 
 
 def test_metric_is_taken_from_lowest_rank() -> None:

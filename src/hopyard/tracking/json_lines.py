@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 LINE_LIMIT = 1024 * 1024  # a longer line is skipped
+_SURROGATE = re.compile(rb"\\u[dD]|\xed")  # an escaped or encoded half of a character; or a whole one
 
 
 class LineReader:
@@ -43,9 +45,15 @@ class LineReader:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Returns the JSON object of a line; None for anything else."""
+    """Returns the JSON object of a line; None for anything else.
+
+    A half of a character, as in a file name of another encoding, is replaced by `?`. No database and no
+    response can hold it.
+    """
     try:
         value = json.loads(line)
+        if _SURROGATE.search(line):
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
