@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.domain.ids import AttemptId
-from hopyard.domain.replica import ReplicaState
+from hopyard.domain.replica import ReplicaState, StopOrder
 from hopyard.engines.local.ports import choose_port
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
@@ -92,3 +92,13 @@ def test_every_port_is_tried_and_used_ports_are_skipped() -> None:
     chosen = {choose_port(()) for _ in range(20)}
     assert len(chosen) > 1
     assert all(choose_port(chosen) not in chosen for _ in range(20))
+
+
+def test_stored_order_always_has_a_signal(tmp_path: Path) -> None:
+    """A replica of an earlier version looks up the name of the signal."""
+    folder = ReplicaFolder(tmp_path)
+    orders = StopOrder(5.0), StopOrder.for_request(5.0, "INT"), StopOrder(3.0)
+    for order, expected in zip(orders, ("TERM", "INT", "INT"), strict=True):
+        folder.request_stop(order)
+        stored = folder.read_stop()
+        assert stored is not None and stored.signal == expected

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from hopyard.domain.replica import (
+    DEFAULT_STOP_SIGNAL,
     LOCK_FILE,
     SPEC_FILE,
     STATUS_FILE,
@@ -68,9 +69,11 @@ class ReplicaFolder:
 
     def request_stop(self, order: StopOrder) -> None:
         """Writes the order and wakes the replica. Merges it with an existing order: see
-        `StopOrder.merged_with`."""
+        `StopOrder.merged_with`. Its signal is never empty, since a replica of an earlier version cannot read
+        that."""
         earlier = self.read_stop()
         merged = order if earlier is None else earlier.merged_with(order)
+        merged = replace(merged, signal=merged.signal or DEFAULT_STOP_SIGNAL)
         if merged != earlier:
             write_below(self.root, STOP_FILE, msgspec.json.encode(merged))
         self.signal(signal.SIGTERM)
