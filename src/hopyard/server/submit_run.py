@@ -21,6 +21,7 @@ from hopyard.domain.ids import (
 )
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.run import DatasetRef, ResumeFrom, Run, RunSpec
+from hopyard.domain.script_tags import without_script_tags
 from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun, RunStore
@@ -97,7 +98,8 @@ async def submit_run(
             (run,) = await services.runs.create([NewRun(new_id, user, pinned, offline)], now=now)
         except Conflict:
             run = await services.runs.get(new_id)
-            if run.name.user != user or not _is_same_request(run.spec, requested):
+            stored = without_script_tags(run.spec, await services.runs.script_tags(new_id))
+            if run.name.user != user or not _is_same_request(stored, requested):
                 raise
     if services.storage.has_uploads(user):
         environment, diff = spec.environment, None if spec.git is None else spec.git.diff

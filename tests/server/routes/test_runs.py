@@ -11,7 +11,9 @@ import pytest
 from blake3 import blake3
 
 from hopyard.controller.orphan_cleanup import remove_orphaned_folders
+from hopyard.domain.ids import RunId
 from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.domain.script_tags import ScriptTags
 from hopyard.server.authentication import hash_token
 from tests.server.api_server import NODE, UNTIL_KILLED, ApiServer, role, run_scenario
 
@@ -84,6 +86,7 @@ def test_repeated_submission_with_the_same_id_returns_the_same_run(tmp_path: Pat
         }
         first = await api.request("POST", "/runs", body)
         await api.push_dataset("mnist", {"b.txt": b"newer"})  # there is a newer version now
+        await api.services.runs.record_tags(RunId(first["id"]), ScriptTags({"kind": "x"}))
         second = await api.request("POST", "/runs", body)
         assert (second["id"], second["name"], second["spec"]["datasets"][0]["version"]) == (
             "client-made-1",
