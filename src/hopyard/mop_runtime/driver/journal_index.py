@@ -293,6 +293,8 @@ class JournalIndex:
         for name, record in self.ancestry(state):
             if record.trial != trial:
                 break
-            if self.position_at(self.step_at(record.position), record.position.visited) == record.position:
-                ends.setdefault(self.step_at(record.position), name)
+            position = record.position
+            step = self.step_at(position)
+            if self.schedule.split(step) == (position.epoch, len(position.visited)):
+                ends.setdefault(step, name)
         return ends
