@@ -5,6 +5,7 @@ from __future__ import annotations
 from hopyard.domain.text import is_line
 
 MAX_TAG_NAME, MAX_TAG_TEXT, MAX_NOTE = 256, 1024, 4096  # characters
+MAX_TAG_BYTES = 2048  # of a name and its text together, in UTF-8: PostgreSQL indexes no longer ones
 MAX_TAGS = 1000  # of one run
 
 
@@ -17,4 +18,10 @@ def is_tag(name: object, value: object) -> bool:
         and len(value) <= MAX_TAG_TEXT
         and is_line(name)
         and is_line(value)
+        and has_tag_size(name, value)
     )
+
+
+def has_tag_size(name: str, value: str) -> bool:
+    """Returns whether a database can index the tag."""
+    return len(f"{name}{value}".encode(errors="replace")) <= MAX_TAG_BYTES

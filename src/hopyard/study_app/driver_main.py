@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from hopyard.api_client.run_access import read_run_access
-from hopyard.config.schemas.study_json import study_to_journal
+from hopyard.config.schemas.study_json import study_to_journal, without_values
 from hopyard.domain.study import CONTINUE_EXIT_CODE, Parallel
 from hopyard.errors import Forbidden, HopyardError, StorageFull, StudyFailed, WorkersLost
 from hopyard.sdk import session
@@ -179,8 +179,10 @@ class _StudyProcess:
             return
         name, records = self._load_ended_study(study)
         for record in records[len(self._past_records) :]:
-            self._journal.copy_record(record)
-            self._past_records.append(record)
+            is_study = record.get("kind") == "study"  # an earlier version wrote the values of variables
+            copy = {**record, "spec": without_values(record["spec"])} if is_study else record
+            self._journal.copy_record(copy)
+            self._past_records.append(copy)
         mark = {"run": study, "name": name}
         self._journal.write(CONTINUED, **mark)
         self._past_records.append({"kind": CONTINUED, **mark})

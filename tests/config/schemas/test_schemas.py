@@ -23,7 +23,7 @@ from hopyard.config.schemas.runs import (
     to_run_spec,
 )
 from hopyard.config.schemas.studies import MopIn, PartitionPlanIn, SearcherIn, StudyIn, to_study_json
-from hopyard.config.schemas.study_json import study_from_json, study_to_journal, study_to_json
+from hopyard.config.schemas.study_json import study_from_json, study_to_journal, study_to_json, without_values
 from hopyard.domain.gang import Closeness, NodeSelector, Topology
 from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.param_format import ParamFormat, ScriptOption
@@ -32,6 +32,7 @@ from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, Ro
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.domain.tag_limits import is_tag
 from hopyard.errors import SpecError
 
 PAIRS = [
@@ -114,6 +115,14 @@ def test_links_of_the_code_count_to_the_size_of_a_spec() -> None:
         check_spec(RunSpec("p", (RoleSpec(("python", "a.py")),), environment=Environment(links=links)))
 
 
+def test_tag_that_no_database_can_index_is_refused() -> None:
+    spec = RunSpec("p", (RoleSpec(("python", "a.py")),), tags={"team": "x" * 1024})
+    check_spec(spec)
+    with pytest.raises(SpecError, match=r"tags\.team: at most 2048 bytes"):
+        check_spec(replace(spec, tags={"team": "字" * 1024}))
+    assert not is_tag("team", "字" * 1024) and is_tag("team", "字" * 600)
+
+
 def test_journal_of_a_study_has_no_values_of_variables() -> None:
     trial = {"params": {"a": 1}, "env": {"KEY": "private"}}
     spec = StudySpec(
@@ -121,6 +130,7 @@ def test_journal_of_a_study_has_no_values_of_variables() -> None:
     )
     value = study_to_journal(spec)
     assert value["trial"] == {"params": {"a": 1}, "env": {"KEY": "***"}}
+    assert without_values(study_to_json(spec)) == value
     assert spec.trial is not None and spec.trial["env"] == {"KEY": "private"}
     assert study_from_json(value).metric == "loss"
 

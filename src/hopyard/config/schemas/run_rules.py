@@ -19,6 +19,7 @@ from hopyard.domain.path_check import check_path
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
 from hopyard.domain.run_values import MAX_PACKAGE_BYTES, limit_packages
+from hopyard.domain.tag_limits import MAX_TAG_BYTES, has_tag_size
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
@@ -142,9 +143,20 @@ def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
         )
 
 
+def _check_tags(tags: Mapping[str, str]) -> None:
+    """Raises SpecError for a tag that is too long for an index."""
+    for name, value in tags.items():
+        if not has_tag_size(name, value):
+            raise SpecError(
+                f"tags.{name}: at most {MAX_TAG_BYTES} bytes are allowed",
+                hints=("write a note, or shorten it",),
+            )
+
+
 def _check_size(spec: RunSpec) -> None:
     """Raises SpecError for a large spec. Specs are kept and listed for every run and count to no quota, so
     they must be small."""
+    _check_tags(spec.tags)
     packages = spec.environment.packages
     if len(limit_packages(packages)) < len(packages):
         raise SpecError(

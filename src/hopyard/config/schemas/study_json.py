@@ -38,11 +38,15 @@ def study_to_json(spec: StudySpec) -> dict[str, Any]:
 
 def study_to_journal(spec: StudySpec) -> dict[str, Any]:
     """Returns the JSON for a journal, which all users may read: without the values of variables."""
-    value = study_to_json(spec)
-    if value["trial"] is not None:
-        env = dict.fromkeys(value["trial"].get("env") or {}, MASKED_VALUE)
-        value["trial"] = {**value["trial"], "env": env}
-    return value
+    return without_values(study_to_json(spec))
+
+
+def without_values(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON of a study without the values of its trials' variables."""
+    trial = study.get("trial")
+    if not trial or not trial.get("env"):
+        return dict(study)
+    return {**study, "trial": {**trial, "env": dict.fromkeys(trial["env"], MASKED_VALUE)}}
 
 
 def space_to_json(space: Space) -> list[dict[str, Any]]:
