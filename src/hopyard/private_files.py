@@ -214,6 +214,8 @@ def remove_tree(folder: Path) -> None:
     Inner folders are moved up before they are read: a path may be too long for the kernel, and too deep for
     recursion.
     """
+    if folder.is_symlink():
+        return  # the mode of another folder must not change
     with suppress(OSError):
         folder.chmod(FOLDER_MODE)
     try:

@@ -30,3 +30,13 @@ def test_folders_deeper_than_paths_and_recursion_are_removed(tmp_path: Path) -> 
     assert not folder.exists()
     assert (other / "kept").exists()
     remove_tree(folder)
+
+
+def test_link_in_the_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
+    other, link = tmp_path / "other", tmp_path / "link"
+    other.mkdir()
+    (other / "file").touch()
+    other.chmod(0o755)
+    link.symlink_to(other)
+    remove_tree(link)
+    assert (other / "file").exists() and other.stat().st_mode & 0o777 == 0o755
