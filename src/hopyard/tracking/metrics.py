@@ -159,11 +159,12 @@ async def read_series(
                         columns,
                         series_by_name,
                     )
+        restarted = history.visible_streams.restarted_attempts
         first_steps = [
             await _first_step(streams, keys, attempt, series_rank)
-            for attempt in history.visible_streams.attempts
+            for attempt in (history.visible_streams.attempts if restarted else ())
         ]
-        for attempt in reversed(history.visible_streams.restarted_attempts):
+        for attempt in reversed(restarted):
             earlier = _SeriesSelection(requested, after, None, patterns)
             for stream in METRIC_STREAMS:
                 key = StreamKey(attempt, series_rank, stream)
