@@ -120,6 +120,8 @@ def test_text_of_exit_precedes_an_exception_that_was_handled(tmp_path: Path) -> 
 import sys, traceback
 from hopyard.sdk.startup.exit_texts import watch_exits
 watch_exits()
+import pickle
+assert pickle.loads(pickle.dumps(sys.exit)) is sys.exit
 try:
     sys.exit("not this text")
 except SystemExit:

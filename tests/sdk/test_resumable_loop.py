@@ -309,6 +309,10 @@ def test_early_stop_of_a_held_iterator_is_saved_before_sys_exit(replica: Replica
     inside = Replica(tmp_path, "inside")
     inside.run(HELD.replace("break", "import sys; sys.exit()"))
     assert inside.checkpoints == [4], "the iteration is not over"
+    guarded = Replica(tmp_path, "guarded")
+    within = textwrap.indent(HELD.replace("break", "import sys; sys.exit()"), "    ")
+    guarded.run(f"try:\n{within}except KeyboardInterrupt:\n    pass\nfinally:\n    print()\n")
+    assert guarded.checkpoints == [4], "the exit passes lines behind the loop"
     function = Replica(tmp_path, "function")
     in_function = "def main():\n" + textwrap.indent(HELD, "    ") + "    raise SystemExit\nmain()\n"
     assert "Exception ignored" not in function.run(in_function).stderr

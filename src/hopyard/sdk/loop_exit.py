@@ -80,7 +80,15 @@ def is_behind_loop(main: FrameType, consumer: CodeType | None, line: int) -> boo
         for node in ast.walk(tree)
         if isinstance(node, ast.For) and node.lineno <= line <= (node.iter.end_lineno or node.lineno)
     ]
-    return bool(loops) and all(main.f_lineno > (loop.body[-1].end_lineno or sys.maxsize) for loop in loops)
+    if not loops or any(main.f_lineno <= (loop.body[-1].end_lineno or sys.maxsize) for loop in loops):
+        return False
+    # from within a loop, `sys.exit` passes through the `except` and `finally` of the `try` around it
+    return not any(
+        isinstance(node, ast.Try)
+        and node.lineno <= line <= (node.body[-1].end_lineno or sys.maxsize) < main.f_lineno
+        and main.f_lineno <= (node.end_lineno or sys.maxsize)
+        for node in ast.walk(tree)
+    )
 
 
 def _instruction(frame: FrameType) -> int:

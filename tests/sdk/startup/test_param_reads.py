@@ -75,6 +75,14 @@ def test_reads_are_recorded(code: str, read: list[str], kinds: set[str], tmp_pat
     assert reads_of(code, tmp_path, "--lr-rate", "1") == (read, kinds)
 
 
+def test_libraries_write_the_arguments_as_a_plain_list(tmp_path: Path) -> None:
+    check = "assert yaml.safe_dump(sys.argv) == yaml.dump([*sys.argv]) == yaml.dump(sys.argv)"
+    assert reads_of(f"import yaml, sys; {check}", tmp_path, "--lr-rate", "1") == ([], LOOKED)
+    (tmp_path / "param-reads").unlink()
+    plain = f"{PARSER}; p.parse_args(); import sys; assert type(sys.argv) is type(sys.orig_argv) is list"
+    assert reads_of(plain, tmp_path, "--lr-rate", "1") == (["lr"], PARSED)
+
+
 def test_parser_of_another_program_is_not_that_of_the_script(tmp_path: Path) -> None:
     assert reads_of(f"{PARSER}; p.parse_known_args()", tmp_path, "--logdir", "y") == (
         ["lr"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.sdk.startup.reports import is_first_process
+from hopyard.sdk.startup.reports import is_first_process, log_metrics, record_summary
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,12 @@ def test_first_process_of_a_replica(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOPYARD_REPLICA_DIR", f"/home/run-folders/a/{replica}")
     assert is_first_process() is first
+
+
+def test_script_without_the_variables_of_its_replica_continues(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HOPYARD_REPLICA_DIR", raising=False)
+    log_metrics("unknown library", {"a": 1.0})
+    record_summary("unknown library", {"a": 1.0})
+    assert capsys.readouterr().err.count("the hook on unknown library failed") == 1

@@ -7,6 +7,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
     from typing import Any
 
 # These keep a copy of the arguments for their own records.
@@ -86,6 +87,12 @@ def watch_arguments(on_read: Callable[[], object]) -> None:
             _watched.append(arguments)
 
 
+def install(module: ModuleType) -> None:
+    """Lets PyYAML write the watched list as any other: it refuses classes that it does not know."""
+    for name in ("SafeRepresenter", "Representer"):
+        getattr(module, name).add_representer(WatchedArguments, module.SafeRepresenter.represent_list)
+
+
 def own_arguments() -> list[str]:
     """Returns the present words of `sys.argv` behind the name of the program; this is no access."""
     words: Iterable[Any] = sys.argv.plain() if isinstance(sys.argv, WatchedArguments) else sys.argv
@@ -100,6 +107,15 @@ def is_watched() -> bool:
 def are_untouched() -> bool:
     """Returns whether the arguments are watched and were not read until now."""
     return bool(_watched) and not any(arguments.is_read for arguments in _watched)
+
+
+def release_arguments() -> None:
+    """Puts plain lists in the places of the watched ones, which some libraries cannot write to a file."""
+    for name in ("argv", "orig_argv"):
+        words = getattr(sys, name, None)
+        if isinstance(words, WatchedArguments):
+            words.is_read = True
+            setattr(sys, name, words.plain())
 
 
 def take_arguments() -> list[str]:

@@ -26,6 +26,7 @@ def watch_exits() -> None:
         exit_(status)
 
     exit_with_text.__name__, exit_with_text.__doc__ = exit_.__name__, exit_.__doc__
+    exit_with_text.__module__, exit_with_text.__qualname__ = "sys", "exit"  # as pickle finds it
     sys.exit = exit_with_text
 
 

@@ -39,6 +39,7 @@ PARAM_HOOKS: dict[str, tuple[str, ...]] = {
     "fire.core": ("parser_hooks",),
     "hydra._internal.config_loader_impl": ("parser_hooks",),
     "omegaconf.omegaconf": ("parser_hooks",),
+    "yaml.representer": ("argument_list",),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .argument_list import are_untouched, own_arguments, watch_arguments
+from .argument_list import are_untouched, own_arguments, release_arguments, watch_arguments
 from .import_hooks import call_guarded
 
 TYPE_CHECKING = False
@@ -95,6 +95,7 @@ def record_parsed(known: Iterable[str], arguments: Iterable[str] | None, *, comp
     own = own_arguments()
     if are_untouched() or (arguments is not None and not set(map(str, arguments)) & set(own)):
         return
+    release_arguments()  # a parser has read them
     heads = {plain_name(word.partition("=")[0]) for word in own}
     options = {plain_name(word) for word in given_params().values() if word}
     known_names = {plain_name(name) for name in known}

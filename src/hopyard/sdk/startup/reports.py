@@ -57,8 +57,7 @@ def run_prefix(library: str, run: Any, name: Any = "") -> str:
 
 def log_metrics(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
     """Logs the numbers among the values; names of nested values are joined with dots."""
-    if is_first_process():
-        call_guarded(library, _log, library, values, step, prefix)
+    call_guarded(library, _log, library, values, step, prefix)
 
 
 def log_counted(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
@@ -72,8 +71,7 @@ def log_counted(library: str, values: Mapping[Any, Any], step: Any = None, prefi
 
 
 def record_summary(library: str, values: Mapping[Any, Any], prefix: str = "") -> None:
-    if is_first_process():
-        call_guarded(library, _summarize, values, prefix)
+    call_guarded(library, _summarize, values, prefix)
 
 
 def record_params(library: str, values: Mapping[Any, Any], prefix: str = "") -> None:
@@ -100,6 +98,8 @@ def append_line(file: str, line: str) -> None:
 
 def _log(library: str, values: Mapping[Any, Any], step: Any, prefix: str) -> None:
     """Two libraries often log the same values, with other steps: the first one counts for each name."""
+    if not is_first_process():
+        return
     import hopyard
 
     numbers = {
@@ -112,6 +112,8 @@ def _log(library: str, values: Mapping[Any, Any], step: Any, prefix: str) -> Non
 
 
 def _summarize(values: Mapping[Any, Any], prefix: str) -> None:
+    if not is_first_process():
+        return
     import hopyard
 
     numbers = {name: value for name, value in _flat(values, prefix) if _is_number(value)}
