@@ -97,6 +97,26 @@ def test_process_count_is_limited(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_program_of_the_code_is_looked_up_where_this_process_sees_it(tmp_path: Path) -> None:
+    outer, seen = tmp_path / "outer", tmp_path / "seen"
+    outer.mkdir()
+    program = outer / "train.sh"
+    program.write_text('#!/bin/sh\necho "$0"\n')
+    program.chmod(0o755)
+    with pytest.raises(PrepareFailed, match=r"other\.sh"):
+        start_process(_program("./other.sh", seen, outer))
+    with pytest.raises(PrepareFailed, match="cannot be entered"):
+        start_process(_program("./train.sh", seen, outer))
+    seen.symlink_to(outer)
+    os.waitpid(start_process(_program("./train.sh", seen, outer)).pid, 0)
+    assert (tmp_path / "out").read_text() == f"{seen}/train.sh\n"
+
+
+def _program(word: str, cwd: Path, outer_cwd: Path) -> ProcessSpec:
+    folder = outer_cwd.parent
+    return ProcessSpec([word], dict(os.environ), cwd, folder / "out", folder / "err", outer_cwd=outer_cwd)
+
+
 def test_missing_working_folder_is_node_fault_and_missing_interpreter_is_script_fault(
     tmp_path: Path,
 ) -> None:

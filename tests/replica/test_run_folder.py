@@ -15,14 +15,16 @@ import pytest
 from hopyard.datasets.ignore_rules import ALL_FILES_RULES
 from hopyard.datasets.pack import pack_tree
 from hopyard.datasets.packed_tree import PackedTree
-from hopyard.domain.ids import Digest
+from hopyard.domain.ids import Digest, RunId
 from hopyard.domain.manifest import Manifest
 from hopyard.domain.replica import NodeContext, ReplicaSpec
-from hopyard.domain.run import DatasetRef
+from hopyard.domain.run import DatasetRef, Environment
 from hopyard.errors import ServerUnavailable, SpecError
-from hopyard.replica import run_folder
+from hopyard.replica import gang_folder, run_folder
 from hopyard.replica.gang_folder import GangFolder
-from hopyard.replica.replica_dir import acquire_lock
+from hopyard.replica.mount_namespace import IsolationMode
+from hopyard.replica.process_env import process_env
+from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
 from hopyard.replica.run_folder import RunFolder
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
@@ -196,6 +198,28 @@ def test_replica_that_never_starts_keeps_nothing_from_being_stored(tmp_path: Pat
     os.close(lock)
     assert first.mark_ended(), "its program is dead"
     assert second.mark_ended(), "it was adopted"
+
+
+@pytest.mark.parametrize("mode", IsolationMode)
+def test_paths_are_those_of_the_first_run_only_with_private_mounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: IsolationMode
+) -> None:
+    monkeypatch.setattr(gang_folder, "detect_isolation_mode", lambda: mode)
+    launch = replace(
+        make_launch("c.json"),
+        run=RunId("own"),
+        continued_runs=(RunId("first"),),
+        environment=Environment(folder="code", editable={"proj": "lib"}),
+    )
+    spec = ReplicaSpec(launch, NodeContext("n", str(tmp_path), "", 0))
+    folder = ReplicaDir(tmp_path / "attempts" / "own.1" / "0")
+    (folder.work / "lib" / "src").mkdir(parents=True)
+    env = process_env(
+        spec, folder, url="", interpreter="/p/python", datasets={}, restored=False, virtual_env=Path("/p")
+    )
+    work = tmp_path / "run-folders" / ("own" if mode is IsolationMode.MODES else "first") / "work"
+    assert env["HOPYARD_RUN_DIR"] == str(work.parent / "run")
+    assert {str(work / "lib"), str(work / "lib" / "src")} <= set(env["PYTHONPATH"].split(":"))
 
 
 def test_replicas_on_a_node_share_a_working_folder(run_scenario: RunScenario, tmp_path: Path) -> None:

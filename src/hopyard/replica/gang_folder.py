@@ -14,6 +14,7 @@ from hopyard.config.home import Home
 from hopyard.domain.replica import LOCK_FILE, ReplicaSpec
 from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, open_file
+from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 
 _ENDED_DIR, _LOCK_FILE = "ended", "folders.lock"
 _READY_FILE = "folders.ready"
@@ -55,9 +56,13 @@ class GangFolder:
 
     def path_in_place(self, path: Path) -> Path:
         """Returns a path of this folder as processes of the run see it: with private mounts, that of the
-        first run that this one continues. Frameworks compare the paths in their checkpoints with it."""
-        continued = self.continued_places if self.spec.node.namespaces else []
+        first run that this one continues. Frameworks compare the paths in their checkpoints with it. For
+        other processes, such as this one, that path leads nowhere or to the other run."""
+        continued = self.continued_places if self._has_private_mounts() else []
         return (continued[0] if continued else self.place) / path.relative_to(self.root)
+
+    def _has_private_mounts(self) -> bool:
+        return self.spec.node.namespaces and detect_isolation_mode() is not IsolationMode.MODES
 
     @property
     def shared_work(self) -> Path | None:

@@ -255,6 +255,7 @@ class Replica:
                     self._umask,
                     None if view is None else replace(view, mounts=prepared.mounts),
                     self._namespace,
+                    folder.work,
                 )
             )
         except PrepareFailed:

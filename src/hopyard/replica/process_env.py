@@ -49,7 +49,7 @@ def process_env(
     if virtual_env is not None:
         env["VIRTUAL_ENV"] = str(virtual_env)
     sdk = make_sdk_folder(Path(node.home))
-    sources = _source_folders(spec, work) if virtual_env is not None else []
+    sources = _source_folders(spec, folder.work, work) if virtual_env is not None else []
     paths = [str(sdk / STARTUP_FOLDER), str(sdk), *sources, *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(paths)
     env[HOOKS_VARIABLE] = env.get(HOOKS_VARIABLE, "1")
@@ -103,14 +103,14 @@ def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
     }
 
 
-def _source_folders(spec: ReplicaSpec, work: Path) -> list[str]:
+def _source_folders(spec: ReplicaSpec, folder: Path, work: Path) -> list[str]:
     """Returns the folders of the code from which projects are imported that the environment does not
-    contain."""
+    contain. folder, work: the working folder as this process and as the user's process see it."""
     folders: list[str] = []
     for source in spec.launch.environment.editable.values():
         place = work / source
         if place.is_relative_to(work):
-            folders += [str(place / "src")] if (place / "src").is_dir() else []
+            folders += [str(place / "src")] if (folder / source / "src").is_dir() else []
             folders.append(str(place))
     return folders
 

@@ -36,7 +36,8 @@ class ProcessSpec:
     """The process to start.
 
     `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. view: what it
-    sees of the home, if the kernel allows it. namespace: as in `mount_namespace.apply_view`.
+    sees of the home, if the kernel allows it. namespace: as in `mount_namespace.apply_view`. outer_cwd: the
+    path of `cwd` for this process, if it sees another view.
     """
 
     argv: Sequence[str]
@@ -49,6 +50,7 @@ class ProcessSpec:
     umask: int = 0o022
     view: MountView | None = None
     namespace: int | None = None
+    outer_cwd: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def find_program(name: str, env: Mapping[str, str], cwd: Path) -> str:
 
 def start_process(command: ProcessSpec) -> StartedProcess:
     """Forks and executes the program. Returns after the exec. Raises PrepareFailed if it fails."""
-    program = find_program(command.argv[0], command.env, command.cwd)
+    found = find_program(command.argv[0], command.env, command.outer_cwd or command.cwd)
+    program = str(command.cwd / command.argv[0]) if "/" in command.argv[0] else found
     argv = [os.fsencode(message) for message in command.argv]
     env = {os.fsencode(k): os.fsencode(v) for k, v in command.env.items()}
     cgroup_files = [os.fsencode(group / "cgroup.procs") for group in command.groups]
@@ -135,7 +138,7 @@ def start_process(command: ProcessSpec) -> StartedProcess:
                     raise NodeFault(
                         f"the run's folder {command.cwd} cannot be entered: {os.strerror(detail)}"
                     )
-                raise _exec_failure(command.argv[0], program, detail)
+                raise _exec_failure(command.argv[0], found, detail)
     return StartedProcess(pid, began_at or time.time(), frozenset(failed_cgroups))
 
 
