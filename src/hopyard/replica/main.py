@@ -435,7 +435,8 @@ class Replica:
                 "were not read when the run ended"
             )
         elif sentence := self._tensorboard.media_sentence():
-            self._folder.append_json("events", kind=RunEventKind.MEDIA, text=sentence)
+            with suppress(OSError):  # on a full disk it is not written
+                self._folder.append_json("events", kind=RunEventKind.MEDIA, text=sentence)
 
     def _upload_folders(self, exit: Exit) -> None:
         """Stores the run folder and the outputs. What replicas share, the last one on the node stores."""
