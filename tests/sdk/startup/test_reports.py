@@ -22,6 +22,7 @@ from hopyard.sdk.startup.reports import is_first_process, log_metrics, record_su
         # processes of Lightning, and of scripts that set the rank themselves
         ("0", {"LOCAL_RANK": "1"}, False),
         ("0", {"RANK": "3"}, False),
+        ("0", {"LOCAL_RANK": "-1"}, True),
     ],
 )
 def test_first_process_of_a_replica(

@@ -37,7 +37,7 @@ def is_first_process() -> bool:
     distributed = sys.modules.get("torch.distributed")
     if rank is None and distributed is not None and distributed.is_available():
         rank = str(distributed.get_rank()) if distributed.is_initialized() else None
-    return (local_rank or rank or "0") == "0"
+    return (local_rank or rank or "0") in ("0", "-1")  # -1 usually means no launcher
 
 
 def run_prefix(library: str, run: Any, name: Any = "") -> str:
