@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import shutil
-from contextlib import suppress
+import os
 from datetime import timedelta
 from pathlib import Path
 
+from hopyard import private_files
 from hopyard.domain.ids import RunId
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.run_store import RunStore
@@ -54,8 +55,9 @@ async def run_orphan_cleanup(runs: RunStore, streams: Streams, clock: Clock, *, 
 
 def remove_tree(folder: Path) -> None:
     """Removes a folder with its content, if it exists. Raises OSError when something cannot be removed."""
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    private_files.remove_tree(folder)
+    if os.path.lexists(folder):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
 
 
 def _run_folders(root: Path) -> list[RunId]:
