@@ -112,8 +112,9 @@ def with_step_options(searcher: SearcherSpec, budget: Budget) -> SearcherSpec:
         return searcher
     options, known = dict(searcher.options), SEARCHERS[searcher.name].options
     for key in ("min_epochs", "interval"):
-        if isinstance(options.get(key), int):
-            options[key] *= budget.file_unit
+        given = options.get(key)
+        if isinstance(given, int):
+            options[key] = given * budget.file_unit
     if "min_epochs" in known and "min_steps" in options:
         options.setdefault("min_epochs", options.pop("min_steps"))
     eta = options.get("eta", 3)
