@@ -56,7 +56,9 @@ def test_archive_of_the_code_is_named_with_its_digest(folder: Path, line: str, e
 
 
 def test_archives_of_recorded_requirements_are_those_of_the_code(folder: Path) -> None:
+    (folder / "private.env").touch()  # that another user's run names
     text = f"--find-links dist\n--find-links ../other\n{ARCHIVE_MARK}12 old/absent.whl\n./old/absent.whl\n"
+    text += f"{ARCHIVE_MARK}34 private.env\n"
     assert recorded_archives(text, folder) == {WHEEL}
 
 

@@ -91,14 +91,17 @@ def linked_archives(line: RequirementLine, root: Path) -> Iterator[str]:
 
 
 def recorded_archives(text: str, root: Path) -> set[str]:
-    """Returns the archives that recorded requirements install from the code in `root`, as paths in it."""
+    """Returns the archives that recorded requirements install from the code in `root`, as paths in it.
+
+    text: of a run of any user, so only the names of archives count.
+    """
     found: set[str] = set()
     for line in text.splitlines():
         if line.startswith(ARCHIVE_MARK):
             found.add(line.removeprefix(ARCHIVE_MARK).partition(" ")[2])
         elif (link := _FIND_LINKS.fullmatch(line)) is not None:
             found.update(_archives_in(root / link[1], root))
-    return {path for path in found if (root / path).is_file()}
+    return {path for path in found if path.lower().endswith(_ARCHIVES) and (root / path).is_file()}
 
 
 def _archives_in(folder: Path, root: Path) -> Iterator[str]:
