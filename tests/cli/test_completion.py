@@ -11,6 +11,7 @@ import pytest
 
 from hopyard.api_client.client import Client
 from hopyard.cli.completion import SHELLS
+from hopyard.cli.run import run as run_command
 from tests.cli.in_process import hop
 from tests.cli.shell import Shell
 
@@ -90,3 +91,8 @@ def test_unknown_login_shell_is_refused(
     monkeypatch.setenv("SHELL", "/bin/csh")
     result = hop(capfd, "completion", "install")
     assert (result.code, "`csh` has no completion" in result.err) == (2, True)
+
+
+def test_words_that_no_run_may_have_are_completed() -> None:
+    context = run_command.make_context("run", ["python", "-m", "pkg"], resilient_parsing=True)
+    assert context.params["module"] == "pkg"

@@ -191,6 +191,7 @@ def test_script_path_is_relative_to_the_packed_folder(folder: Path) -> None:
         (["go.sh"], "`go.sh` is not a program that can be run", "hop run ./go.sh"),
         (["."], "`.` is a folder", "give a Python script"),
         (["python", "-m", "pkg", "-x"], "-m after a script or command", "hop run python -- -m pkg -x"),
+        (["python", "-mpkg"], "-mpkg after a script or command", "hop run python -- -mpkg"),
         (["python", "-c", "print(1)"], "no option -c", "hop run python -- -c 'print(1)'"),
         (["--gpus", "1", "train.py", "--lr=3"], "no option --lr", "hop run --gpus 1 train.py -- --lr=3"),
         (["none.yaml"], "there is no file none.yaml", ""),

@@ -42,7 +42,8 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
-        self._check_module(words[: words.index("--")] if "--" in words else words)
+        if not ctx.resilient_parsing:
+            self._check_module(words[: words.index("--")] if "--" in words else words)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as unknown:
@@ -60,7 +61,7 @@ class RunCommand(click.Command):
 
     def _check_module(self, words: list[str]) -> None:
         """Raises UsageError for a module behind a command, which has its own option of this name."""
-        options = (i for i, word in enumerate(words) if word == "-m" or word.startswith("--module"))
+        options = (i for i, word in enumerate(words) if word.startswith(("-m", "--module")))
         at = next(options, len(words))
         if at < len(words) and self._has_target(words[:at]):
             raise UsageError(
