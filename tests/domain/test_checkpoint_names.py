@@ -35,6 +35,7 @@ from hopyard.domain.checkpoint_names import saved_file_patterns
             "f = open('later.txt')\nq = pickle.load(open(f'q-{n}.pkl', 'rb'))",
             ("q-1.pkl",),
         ),
+        ("torch.save(x" + ".half()" * 400 + ", 'deep.pt')", ()),  # too deep
         ("self.save_checkpoint('latest.tar')", ("latest.tar",)),
         ("torch.save(x, name)", ()),
         ("model.save('x.h5')", ()),

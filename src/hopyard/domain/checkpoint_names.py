@@ -30,9 +30,12 @@ def saved_file_patterns(source: str) -> tuple[str, ...]:
     if not any(name.rpartition(".")[2] in source for name in (*_SAVING_FUNCTIONS, *_PAIRED_FUNCTIONS)):
         return ()
     try:
-        tree = ast.parse(source)
+        return _saved_patterns(ast.parse(source))
     except (SyntaxError, ValueError, RecursionError):
         return ()
+
+
+def _saved_patterns(tree: ast.Module) -> tuple[str, ...]:
     assigned = _assigned_paths(tree)
     loaded = [name for names in _file_names(tree, _LOADING_FUNCTIONS, assigned) for name in names]
     patterns: dict[str, None] = {}
@@ -78,9 +81,13 @@ def _values_before(
 ) -> Sequence[ast.expr]:
     """Returns the values that the name may have at the call: of opened files only the newest one."""
     values = assigned.get(name, ())
-    opened = [value for value in values if isinstance(value, ast.Call) and ast.unparse(value.func) == "open"]
+    opened = [value for value in values if isinstance(value, ast.Call) and _is_open(value.func)]
     before = [value for value in opened if value.lineno <= call.lineno]
     return [max(before, key=lambda value: value.lineno)] if before else values
+
+
+def _is_open(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name) and function.id == "open"
 
 
 def _is_specific(name: str) -> bool:
