@@ -107,7 +107,7 @@ def _changed_metadata(
         cast("api.EnvironmentIn", spec.get("environment") or {}),
         _commands(spec),
         code,
-        lambda path: read_code_file(client, source, path),
+        lambda path: read_code_file(client, source, os.path.normpath(path)),
         extras,
     )
     if environment is not None:
