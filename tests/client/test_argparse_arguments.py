@@ -48,6 +48,12 @@ for name in ("train", "eval"):
     g = q.add_argument_group("more")
     g.add_argument("--deep", action="store_true")
 """
+FUNCTION = """
+def add_options(p):
+    p.add_argument("--lr", type=float, default=0.1)
+commands = p.add_subparsers(dest="cmd", required=True)
+add_options(commands.add_parser("train"))
+"""
 
 
 def requested(folder: Path, lines: str, params: list[str], arguments: str) -> RunRequest:
@@ -74,11 +80,13 @@ def parsed(lines: str, command: tuple[str, ...]) -> dict[str, Any]:
         (TEXTS, ["name=12345e7", "mode=None", "n=+5"], "", {"name": "12345e7", "mode": "None", "n": 5}),
         (TEXTS, ["name=0.5", "mode=True", "amp=true"], "", {"name": "0.5", "mode": "True", "amp": True}),
         (TEXTS, ["tag=a,b", "v=2", "const=true"], "", {"tag": ["a", "b"], "verbose": 2, "const": 5}),
+        (TEXTS, ["v=true"], "", {"verbose": 1}),
         (TEXTS, ["n=3"], "--name {{n}}", {"name": "{n}", "n": 3}),
         (REST, ["lr=2"], "a.py --lr 5", {"lr": 2, "opts": ["a.py", "--lr", "5"]}),
         (REST, ["betas=1,2", "opts=a 3"], "", {"betas": [1, 2], "opts": ["a", "3"]}),
         (OPTION_REST, ["lr=2"], "--opts --lr 5", {"lr": 2, "opts": ["--lr", "5"]}),
         (COMMANDS, ["epochs=3", "lr=0.5"], "train", {"epochs": 3, "lr": 0.5, "cmd": "train"}),
+        (FUNCTION, ["lr=0.5"], "train", {"lr": 0.5, "cmd": "train"}),
         (COMMANDS, ["deep=true", "cmd=eval", "fast=true"], "", {"deep": True, "fast": True, "cmd": "eval"}),
     ],
 )

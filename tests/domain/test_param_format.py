@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from hopyard.domain.param_format import (
     OptionKind,
     ParamFormat,
@@ -11,6 +13,7 @@ from hopyard.domain.param_format import (
     ScriptOption,
     fill_command,
     names_of_sentence,
+    option_words,
     param_format_from_json,
     unread_names,
     unread_sentence,
@@ -65,6 +68,13 @@ def test_command_that_names_a_parameter_gets_it_once() -> None:
 def test_unread_names_survive_the_sentence() -> None:
     assert unread_names(["lr", "batch-size", "x"], {"batch_size"}) == ["lr", "x"]
     assert names_of_sentence(unread_sentence(["lr", "x"])) == ["lr", "x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0, []), (2, ["-v", "-v"]), (-1, ["-v=-1"]), (10**12, [f"-v={10**12}"])]
+)
+def test_count_that_no_script_has_is_left_to_its_parser(value: int, words: list[str]) -> None:
+    assert option_words(ScriptOption("-v", OptionKind.COUNT), value) == words
 
 
 def test_command_of_a_shell_shows_no_option() -> None:

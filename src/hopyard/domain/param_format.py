@@ -12,6 +12,7 @@ from typing import Any
 from hopyard.domain.command_template import fill_template, placeholder_names
 
 ParamValue = str | int | float | bool | None
+_MAX_COUNT = 100  # of the words of one option
 SHELL_SOURCE = "variables of "  # begins the source of a form that a shell script shows
 
 
@@ -204,7 +205,7 @@ def option_words(option: ScriptOption, value: ParamValue, style: ParamStyle = Pa
     match option.kind:
         case OptionKind.FLAG if is_true(value) is not None:
             return [word for word in [option.word if is_true(value) else option.off] if word]
-        case OptionKind.COUNT if isinstance(value, int):
+        case OptionKind.COUNT if isinstance(value, int) and 0 <= value <= _MAX_COUNT:
             return [option.word] * value
         case OptionKind.JOINED | OptionKind.FLAG | OptionKind.COUNT:
             return [f"{option.word}={text}"]

@@ -74,7 +74,8 @@ def find_argparse(sources: list[SourceTree]) -> ParamFormat | None:
 
 def _parser_places(source: SourceTree) -> dict[str, OptionPlace]:
     """Returns the place of the options of each parser and group, by its variable: those of the parser itself
-    precede the name of a subcommand."""
+    precede the name of a subcommand. A variable of several parsers, such as a parameter of a function, has
+    no place."""
     places: dict[str, OptionPlace] = {}
     groups: dict[str, str] = {}
     parents: set[str] = set()
@@ -88,13 +89,13 @@ def _parser_places(source: SourceTree) -> dict[str, OptionPlace]:
         for target in node.targets:
             if not isinstance(target, ast.Name):
                 continue
-            if method.endswith("ArgumentParser"):
-                places[target.id] = OptionPlace.FIRST
-            elif method == "add_parser":
-                places[target.id] = OptionPlace.LAST
+            if method.endswith("ArgumentParser") or method == "add_parser":
+                place = OptionPlace.LAST if method == "add_parser" else OptionPlace.FIRST
+                places[target.id] = place if places.get(target.id, place) is place else OptionPlace.ANY
             elif method.endswith("_group"):
                 groups[target.id] = _receiver(node.value)
-    places |= dict.fromkeys(parents, OptionPlace.LAST)
+    passed = {node.arg for node in ast.walk(source.tree) if isinstance(node, ast.arg)}
+    places |= dict.fromkeys(parents, OptionPlace.LAST) | dict.fromkeys(passed, OptionPlace.ANY)
     return places | {group: places[parent] for group, parent in groups.items() if parent in places}
 
 
@@ -170,7 +171,7 @@ def _add_argument(declared: _ParserOptions, call: ast.Call) -> bool:
         off,
         type_name in ("int", "float"),
         aliases,
-        text=type_name in _TEXT_TYPES and kind is not OptionKind.FLAG,
+        text=type_name in _TEXT_TYPES and kind not in (OptionKind.FLAG, OptionKind.COUNT),
         place=OptionPlace.ANY
         if kind in _PLAIN_KINDS
         else declared.parsers.get(_receiver(call), OptionPlace.ANY),

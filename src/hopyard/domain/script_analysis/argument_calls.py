@@ -50,7 +50,7 @@ def find_click(sources: list[SourceTree]) -> ParamFormat | None:
                 off.strip(),
                 type_name in ("int", "float"),
                 aliases,
-                text=type_name in _TEXT_TYPES and not is_flag,
+                text=type_name in _TEXT_TYPES and kind not in (OptionKind.FLAG, OptionKind.COUNT),
             )
     if not place:
         return None
