@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,11 @@ def test_fork_is_one_trial_that_continues_the_best() -> None:
     assert fork_proposal(2).budget == 6
     fork = fork_study_spec(STUDY, BEGIN, changes={}, epochs=None)
     assert fork_proposal(study=fork).budget == 14, "as many epochs as in the first study"
+
+
+def test_fork_has_no_points_of_the_search() -> None:
+    study = replace(STUDY, points=({"lr": 0.09, "layers": 1},))
+    assert fork_proposal(study=study, lr=0.03).params == {**HAD, "lr": 0.03}
 
 
 def test_inactive_parameters_are_dropped_and_new_ones_required() -> None:

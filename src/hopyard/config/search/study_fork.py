@@ -31,6 +31,7 @@ def fork_study_spec(
         trials=1,
         concurrent=0,  # the remaining workers may train it together
         max_epochs=source.epoch + added,
+        points=(),  # they are those of the first trials of the search
         beginning=source,
         continues="",
     )
