@@ -220,6 +220,24 @@ def test_settings_of_hydra_are_read_from_its_files() -> None:
     assert form.options["trainer.max_epochs"].numeric and not form.options["optim.name"].numeric
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import typer\ndef main(a: str, n: int, b: str = typer.Argument('x')): ...\ntyper.run(main)\n",
+        "import click\n@click.argument('a')\n@click.argument('n', type=int)\n"
+        "@click.argument('b', default='x')\ndef main(a, n, b): ...\n",
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('a')\n"
+        "p.add_argument('n', type=int)\np.add_argument('b', type=str)\n",
+    ],
+)
+def test_positional_texts_are_known(source: str) -> None:
+    form = analyse_script("s.py", lambda path: source.encode() if path == "s.py" else None)
+    assert form is not None
+    known = {name: (option.kind, option.text, option.numeric) for name, option in form.options.items()}
+    text, number = ("positional", True, False), ("positional", False, True)
+    assert known == {"a": text, "n": number, "b": text}
+
+
 def test_script_that_composes_its_settings_takes_overrides() -> None:
     head = "import sys\nfrom hydra import compose, initialize\nwith initialize(config_path='conf'):\n    "
     files = {"conf/main.yaml": b"lr: 1\n"}

@@ -28,7 +28,13 @@ def find_click(sources: list[SourceTree]) -> ParamFormat | None:
                 continue
             keywords = {keyword.arg: keyword.value for keyword in call.keywords}
             if name == "click.argument":
-                options[words[0].lower()] = ScriptOption(words[0], OptionKind.POSITIONAL)
+                type_name = _click_type(keywords)
+                options[words[0].lower()] = ScriptOption(
+                    words[0],
+                    OptionKind.POSITIONAL,
+                    numeric=type_name in ("int", "float"),
+                    text=type_name in _TEXT_TYPES,
+                )
                 continue
             long = [word for word in words if word.startswith("--")] or words
             word, _, off = long[0].partition("/")

@@ -60,7 +60,12 @@ def _option(source: SourceTree, argument: ast.arg, default: ast.expr | None) -> 
     )
     kind = type_text(annotation)
     if source.resolve(declared.func) == "typer.Argument" if declared is not None else default is None:
-        return ScriptOption(argument.arg, OptionKind.POSITIONAL)
+        return ScriptOption(
+            argument.arg,
+            OptionKind.POSITIONAL,
+            numeric=kind in ("int", "float"),
+            text=kind in ("str", "Path"),
+        )
     words = [
         each.value
         for each in (declared.args if declared is not None else ())
