@@ -115,6 +115,14 @@ def test_option_that_the_command_holds_cannot_be_added_again(tmp_path: Path) -> 
         fork_changes(roles, request.param_format, {}, {"tag": "c"}, ())
 
 
+@pytest.mark.parametrize(("lines", "rest"), [(MANY, "x"), (REST, "a.py"), (COMMANDS, "train")])
+def test_fork_changes_an_argument(tmp_path: Path, lines: str, rest: str) -> None:
+    request = requested(tmp_path, lines, [], f"--lr 0.1 {rest}")
+    roles = [{"command": list(request.roles[0].command)}]
+    changed = fork_changes(roles, request.param_format, request.params, {"lr": 0.2}, ())
+    assert changed.params == {"lr": 0.2}
+
+
 def test_fork_keeps_texts_as_typed(tmp_path: Path) -> None:
     request = requested(tmp_path, TEXTS, ["mode=a"], "")
     roles = [{"command": list(request.roles[0].command)}]

@@ -349,7 +349,9 @@ def _fork_changes(
     if unknown and form.style is ParamStyle.ARGS:
         raise _no_option(unknown[0], form, "-p")
     if not arguments:
-        _check_flags(changed, [role["command"] for role in roles], form, "-p")
+        commands = [role["command"] for role in roles]
+        named = placeholder_names(word for command in commands for word in command)
+        _check_flags([name for name in changed if name not in named], commands, form, "-p")
         return ArgumentChanges(changed)
     if len(roles) != 1:
         raise SpecError(
