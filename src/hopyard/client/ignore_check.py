@@ -174,7 +174,8 @@ def _named_paths(
 
 def _is_supplied(path: str, places: Sequence[str]) -> bool:
     """Returns whether the path contains one of the places, or is in it."""
-    return any(f"{place}/".startswith(path) or f"{path}/".startswith(f"{place}/") for place in places)
+    folder = path if path.endswith("/") else f"{path}/"
+    return any(f"{place}/".startswith(folder) or folder.startswith(f"{place}/") for place in places)
 
 
 def _named_texts(root: Path, commands: Iterable[Sequence[str]]) -> Iterator[str]:
