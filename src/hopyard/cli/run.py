@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from hopyard.cli.terminal.console import print_message
 from hopyard.client.build_run import build_request, check_code_folder, find_interpreter, target_folder
 from hopyard.errors import UsageError
 
+_MODULE_OPTION = re.compile(r"-m[\w.]*|--module(?:=.*)?")
+
 
 class RunCommand(click.Command):
     """Adds a hint to the error for an unknown option that may belong to the script."""
@@ -61,7 +64,7 @@ class RunCommand(click.Command):
 
     def _check_module(self, words: list[str]) -> None:
         """Raises UsageError for a module behind a command, which has its own option of this name."""
-        options = (i for i, word in enumerate(words) if word.startswith(("-m", "--module")))
+        options = (i for i, word in enumerate(words) if _MODULE_OPTION.fullmatch(word))
         at = next(options, len(words))
         if at < len(words) and self._has_target(words[:at]):
             raise UsageError(
