@@ -74,6 +74,7 @@ def parsed(lines: str, command: tuple[str, ...]) -> dict[str, Any]:
     [
         (MANY, [], "--flag x -- -z", {"flag": True, "pos": ["x", "-z"]}),
         (MANY, ["lr=0.4", "layers=1,2"], "x -- -z", {"lr": 0.4, "layers": [1, 2], "pos": ["x", "-z"]}),
+        (MANY, [], "--layers 1 2 --flag x", {"layers": [1, 2], "flag": True, "pos": ["x"]}),
         (MANY, ["layers=1,2"], "--lr 2 x", {"lr": 2, "layers": [1, 2], "pos": ["x"]}),
         (MANY, ["layers=1,2", "pos=x"], "", {"layers": [1, 2], "pos": ["x"]}),
         (TEXTS, ["name=3.10", "mode=true"], "", {"name": "3.10", "mode": "true"}),
@@ -83,6 +84,7 @@ def parsed(lines: str, command: tuple[str, ...]) -> dict[str, Any]:
         (TEXTS, ["v=true"], "", {"verbose": 1}),
         (TEXTS, ["n=3"], "--name {{n}}", {"name": "{n}", "n": 3}),
         (REST, ["lr=2"], "a.py --lr 5", {"lr": 2, "opts": ["a.py", "--lr", "5"]}),
+        (REST, [], "--betas 1 2 3 --lr 5", {"betas": [1, 2], "lr": 0.1, "opts": ["3", "--lr", "5"]}),
         (REST, ["betas=1,2", "opts=a 3"], "", {"betas": [1, 2], "opts": ["a", "3"]}),
         (OPTION_REST, ["lr=2"], "--opts --lr 5", {"lr": 2, "opts": ["--lr", "5"]}),
         (COMMANDS, ["epochs=3", "lr=0.5"], "train", {"epochs": 3, "lr": 0.5, "cmd": "train"}),

@@ -63,11 +63,34 @@ def _split_options(words: Sequence[str], form: ParamFormat) -> ScriptArguments:
     remainder = _remainder(form)
     while position < len(words):
         word = words[position]
-        if word == "--" or _begins_remainder(word, remainder):
+        kind = by_word[word][1].kind if word in by_word else None
+        # before a remainder, it is unclear where a list ends
+        is_open_list = bool(remainder) and kind is OptionKind.LIST
+        if word == "--" or is_open_list or _begins_remainder(word, remainder):
             result.words += words[position:]
             break
+        if kind is OptionKind.FLAG and _separates(words, position, by_word):
+            result.words.append(word)
+            position += 1
+            continue
         position += 1 + _read_option(word, words[position + 1 :], form, by_word, counts, result)
     return result
+
+
+def _separates(words: Sequence[str], position: int, by_word: dict[str, tuple[str, ScriptOption]]) -> bool:
+    """Returns whether the option before this flag might take the word behind it if the flag went away."""
+    if not _values_behind(words[position + 1 :]):
+        return False
+    for index in range(position - 1, -1, -1):
+        word = words[index]
+        if not _values_behind([word]):  # an option
+            kind = by_word[word][1].kind if word in by_word else None
+            if kind not in (OptionKind.FLAG, OptionKind.COUNT):
+                has_value = "=" in word or (
+                    kind is OptionKind.VALUE and bool(_values_behind(words[index + 1 :]))
+                )
+                return not has_value
+    return False
 
 
 def own_words(words: Sequence[str], form: ParamFormat) -> Sequence[str]:
