@@ -125,6 +125,22 @@ def test_fork_changes_an_argument(tmp_path: Path, lines: str, rest: str) -> None
     assert changed.params == {"lr": 0.2}
 
 
+@pytest.mark.parametrize(
+    ("lines", "arguments", "params"),
+    [
+        (TEXTS, "--tag=a", {"tag": "b,c"}),
+        (REST, "--betas 1 2 --lr 5 a.py", {"lr": 0.2}),
+    ],
+)
+def test_fork_never_gives_an_option_twice(
+    tmp_path: Path, lines: str, arguments: str, params: dict[str, Any]
+) -> None:
+    request = requested(tmp_path, lines, [], arguments)
+    roles = [{"command": list(request.roles[0].command)}]
+    with pytest.raises(SpecError, match="the command holds"):
+        fork_changes(roles, request.param_format, request.params, params, ())
+
+
 def test_fork_keeps_texts_as_typed(tmp_path: Path) -> None:
     request = requested(tmp_path, TEXTS, ["mode=a"], "")
     roles = [{"command": list(request.roles[0].command)}]

@@ -414,7 +414,7 @@ def _check_flags(
     if form is None or form.style is not ParamStyle.ARGS:
         return
     words = {
-        word
+        word.partition("=")[0]
         for command in commands
         if form.script in command
         for word in own_words(command[argument_start(command, form.script) :], form)

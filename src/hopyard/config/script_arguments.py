@@ -94,10 +94,19 @@ def _separates(words: Sequence[str], position: int, by_word: dict[str, tuple[str
 
 
 def own_words(words: Sequence[str], form: ParamFormat) -> Sequence[str]:
-    """Returns the arguments before those that the script may hand to another program."""
+    """Returns the arguments before those that the script may hand to another program; all of them if it is
+    unclear where these begin: behind a list."""
     remainder = _remainder(form)
+    lists = {
+        word
+        for option in form.options.values()
+        if remainder and option.kind is OptionKind.LIST
+        for word in (option.word, *option.aliases)
+    }
     is_value = False
     for index, word in enumerate(words):
+        if word in lists:
+            return words
         if word == "--" or (not is_value and _begins_remainder(word, remainder)):
             return words[:index]
         is_value = word.startswith("-") and "=" not in word
@@ -131,7 +140,8 @@ def _read_option(
         result.words.append(word)
         return 0
     if equals:
-        if is_template(text):
+        is_list = option is not None and option.kind in (OptionKind.LIST, OptionKind.REPEATED)
+        if is_list or is_template(text):  # another list would have several words
             result.words.append(word)
         else:
             result.params[name] = to_value(text, option, form)
