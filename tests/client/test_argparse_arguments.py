@@ -36,6 +36,7 @@ p.add_argument("opts", nargs=argparse.REMAINDER)
 """
 OPTION_REST = """
 p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("--betas", type=float, nargs=2)
 p.add_argument("--opts", nargs=argparse.REMAINDER)
 """
 COMMANDS = """
@@ -86,7 +87,7 @@ def parsed(lines: str, command: tuple[str, ...]) -> dict[str, Any]:
         (REST, ["lr=2"], "a.py --lr 5", {"lr": 2, "opts": ["a.py", "--lr", "5"]}),
         (REST, [], "--betas 1 2 3 --lr 5", {"betas": [1, 2], "lr": 0.1, "opts": ["3", "--lr", "5"]}),
         (REST, ["betas=1,2", "opts=a 3"], "", {"betas": [1, 2], "opts": ["a", "3"]}),
-        (OPTION_REST, ["lr=2"], "--opts --lr 5", {"lr": 2, "opts": ["--lr", "5"]}),
+        (OPTION_REST, ["lr=2"], "--betas 1 2 --opts --lr 5", {"lr": 2, "opts": ["--lr", "5"]}),
         (COMMANDS, ["epochs=3", "lr=0.5"], "train", {"epochs": 3, "lr": 0.5, "cmd": "train"}),
         (FUNCTION, ["lr=0.5"], "train", {"lr": 0.5, "cmd": "train"}),
         (COMMANDS, ["deep=true", "cmd=eval", "fast=true"], "", {"deep": True, "fast": True, "cmd": "eval"}),

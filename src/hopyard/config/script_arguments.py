@@ -65,7 +65,7 @@ def _split_options(words: Sequence[str], form: ParamFormat) -> ScriptArguments:
         word = words[position]
         kind = by_word[word][1].kind if word in by_word else None
         # before a remainder, it is unclear where a list ends
-        is_open_list = bool(remainder) and kind is OptionKind.LIST
+        is_open_list = kind is OptionKind.LIST and _is_positional(remainder)
         if word == "--" or is_open_list or _begins_remainder(word, remainder):
             result.words += words[position:]
             break
@@ -100,7 +100,7 @@ def own_words(words: Sequence[str], form: ParamFormat) -> Sequence[str]:
     lists = {
         word
         for option in form.options.values()
-        if remainder and option.kind is OptionKind.LIST
+        if option.kind is OptionKind.LIST and _is_positional(remainder)
         for word in (option.word, *option.aliases)
     }
     is_value = False
@@ -115,6 +115,10 @@ def own_words(words: Sequence[str], form: ParamFormat) -> Sequence[str]:
 
 def _remainder(form: ParamFormat) -> str:
     return next((o.word for o in form.options.values() if o.kind is OptionKind.REMAINDER), "")
+
+
+def _is_positional(remainder: str) -> bool:
+    return bool(remainder) and not remainder.startswith("-")
 
 
 def _begins_remainder(word: str, remainder: str) -> bool:
