@@ -94,8 +94,8 @@ def _separates(words: Sequence[str], position: int, by_word: dict[str, tuple[str
 
 
 def own_words(words: Sequence[str], form: ParamFormat) -> Sequence[str]:
-    """Returns the arguments before those that the script may hand to another program; all of them if it is
-    unclear where these begin: behind a list."""
+    """Returns the arguments before those that the script may hand to another program. Behind a list, it is
+    unclear where these begin, so all count."""
     remainder = _remainder(form)
     lists = {
         word
