@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .server_home import ServerHome, submit
+from .server_home import ServerHome, submit, wait_until
 
 SAVES_AFTER_INTERRUPT = """
 import os, signal, time
@@ -30,7 +30,7 @@ def test_killed_server_repeats_the_signal_and_the_grace(server_home: ServerHome)
     server_home.wait_for_output(run, "saves")
     killed = server_home.kill_server()
     server_home.ok("ps")  # starts the next server
-    assert server_home.server_pid() != killed
+    wait_until(lambda: server_home.server_pid() != killed, "the file of the next server")
     server_home.ok("stop", "--grace", "10m", run["id"])  # without a signal of its own: that of the first
     gate.touch()
     ended = server_home.wait_for_phase(run["id"], "succeeded", "cancelled", "failed")
