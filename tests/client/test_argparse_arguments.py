@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from hopyard.client.build_run import build_request
-from hopyard.client.param_forms import fork_changes, with_param_format
+from hopyard.client.command_line_study import build_command_line_study
+from hopyard.client.param_forms import fork_changes, with_param_format, with_trial_format
 from hopyard.config.run_request import RunRequest
 from hopyard.domain.param_format import fill_command
+from hopyard.domain.space import Choice, Constant, Integer
 from hopyard.errors import SpecError
 
 MANY = """
@@ -160,3 +162,17 @@ def test_place_in_a_command_gets_the_text_as_typed(tmp_path: Path) -> None:
     request = build_request("bash", ("-c", "run {version} {amp} {lr}"), tmp_path, options)
     request = with_param_format(request, tmp_path, notify=lambda _text: None)
     assert request.params == {"version": "3.10", "amp": "true", "lr": 0.001}
+
+
+def test_values_of_a_search_are_as_typed(tmp_path: Path) -> None:
+    requested(tmp_path, TEXTS, [], "")
+    params = ["name=3.10,true,0.5", "mode=false", "n=1..3", "amp=true,false"]
+    options = {"params": params, "metric": "loss", "mode": "min", "trials": 4}
+    study = build_command_line_study("s.py", (), tmp_path, options, notify=lambda _text: None)
+    space = with_trial_format(study, tmp_path, notify=lambda _text: None).study.space
+    assert [parameter.domain for parameter in space.parameters] == [
+        Choice(("3.10", "true", 0.5)),
+        Constant("false"),
+        Integer(1, 3),
+        Choice((True, False)),
+    ]

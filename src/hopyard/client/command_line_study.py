@@ -10,7 +10,7 @@ from typing import Any
 from hopyard.client.build_run import build_request
 from hopyard.client.feedback import Notify
 from hopyard.config.metric_goal import infer_goal
-from hopyard.config.search.range_line import is_searched, parse_search_words
+from hopyard.config.search.range_line import is_searched, parse_search_words, value_texts
 from hopyard.config.search.search_file import search_from_mapping
 from hopyard.config.search.study_request import StudyRequest, driver_role
 from hopyard.domain.ids import slug
@@ -59,7 +59,7 @@ def build_command_line_study(
     run = replace(
         trial, roles=(driver_role(),), label=own.study.name, params={}, topology=None, time_limit_s=None
     )
-    return StudyRequest(own.study, run, trial, own.new_keys)
+    return StudyRequest(own.study, run, trial, own.new_keys, value_texts(options.get("params") or ()))
 
 
 def _with_epochs_of(space: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from hopyard.domain.param_format import (
     param_format_from_json,
 )
 from hopyard.domain.script_analysis.analysis import analyse_notebook, analyse_script
+from hopyard.domain.space import Choice, Constant, Parameter, Space
 from hopyard.domain.study import DEFAULT_BUDGET_PARAM, StudySpec
 from hopyard.domain.suggest import close_names
 from hopyard.errors import SpecError
@@ -124,6 +125,7 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
         new_keys=request.new_keys,
         what="the search over",
     )
+    study = replace(study, space=_typed_space(study.space, request.texts, trial))
     if budget:
         _check_budget(study, budget[0], trial)
     if trial.param_format is not None and study.max_epochs > 1 and not budget:
@@ -133,6 +135,32 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     elif budget:
         study = replace(study, budget_param=budget[0])
     return replace(request, study=study, trial=trial)
+
+
+def _typed_space(space: Space, texts: Mapping[str, Sequence[str]], trial: RunRequest) -> Space:
+    """Returns the space with its values as typed where the script gets texts."""
+    places = placeholder_names(word for role in trial.roles for word in role.command)
+
+    def typed(name: str, values: Sequence[Value]) -> tuple[Value, ...]:
+        words = texts.get(name, ())
+        if len(words) != len(values):
+            return tuple(values)
+        return tuple(
+            value
+            if isinstance(value, str)
+            else _as_typed({name: value}, {name: word}, trial.param_format, places)[name]
+            for value, word in zip(values, words, strict=True)
+        )
+
+    def with_values(parameter: Parameter) -> Parameter:
+        domain = parameter.domain
+        if isinstance(domain, Choice):
+            return replace(parameter, domain=Choice(typed(parameter.name, domain.values)))
+        if isinstance(domain, Constant):
+            return replace(parameter, domain=Constant(typed(parameter.name, [domain.value])[0]))
+        return parameter
+
+    return Space(tuple(map(with_values, space.parameters)))
 
 
 def _as_typed(

@@ -46,6 +46,19 @@ def parse_search_words(pairs: Iterable[str], *, what: str = "-p") -> dict[str, A
     return ranges
 
 
+def value_texts(pairs: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the values of `parse_search_words` as typed, by name. A range has none, and neither has a text
+    in quotes."""
+    texts: dict[str, list[str]] = {}
+    for pair in pairs:
+        key, _, word = pair.partition("=")
+        values = [value.strip() for value in _split_values(word.strip())]
+        is_range = _CALL.fullmatch(word.strip()) or _RANGE.fullmatch(word.strip())
+        if not is_range and not any(value[:1] in _QUOTES for value in values if value):
+            texts[split_key_mark(key)[1]] = values
+    return texts
+
+
 def is_searched(value: Any) -> bool:
     """Returns whether the result of `parse_search_words` for a parameter has several values."""
     return not (isinstance(value, Mapping) and value.keys() == {"value"})
