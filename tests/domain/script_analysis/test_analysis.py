@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hopyard.domain.param_format import ParamFormat, added_words
+from hopyard.domain.param_format import OptionPlace, ParamFormat, added_words
 from hopyard.domain.script_analysis.analysis import analyse_script
 
 ARGPARSE = """
@@ -218,6 +218,31 @@ def test_settings_of_hydra_are_read_from_its_files() -> None:
         "trainer.max_epochs",
     ]
     assert form.options["trainer.max_epochs"].numeric and not form.options["optim.name"].numeric
+
+
+@pytest.mark.parametrize(
+    ("body", "calls", "place"),
+    [
+        ("p.add_argument('--lr')", "add(p)", OptionPlace.FIRST),
+        ("p.add_argument('--lr')", "add(t); add(p=commands.add_parser('eval'))", OptionPlace.LAST),
+        ("g = p.add_argument_group(); g.add_argument('--lr')", "add(t)", OptionPlace.LAST),
+        ("p.add_argument('--lr')", "add(p); add(t)", OptionPlace.ANY),
+        ("p.add_argument('--lr')", "", OptionPlace.ANY),
+    ],
+)
+def test_options_of_a_function_have_the_place_of_its_parser(
+    body: str, calls: str, place: OptionPlace
+) -> None:
+    """A parameter of a function is another variable than that of the script with the same name."""
+    source = (
+        f"import argparse\ndef add(p):\n    {body}\np = argparse.ArgumentParser()\n"
+        f"p.add_argument('--seed')\ncommands = p.add_subparsers(dest='cmd')\n"
+        f"t = commands.add_parser('train')\n{calls}\n"
+    )
+    form = analyse_script("s.py", lambda path: source.encode() if path == "s.py" else None)
+    assert form is not None
+    places = {name: option.place for name, option in form.options.items()}
+    assert places == {"seed": OptionPlace.FIRST, "cmd": OptionPlace.ANY, "lr": place}
 
 
 @pytest.mark.parametrize(

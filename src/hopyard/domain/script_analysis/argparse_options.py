@@ -18,10 +18,12 @@ _PLAIN_KINDS = (OptionKind.POSITIONAL, OptionKind.REMAINDER)  # words without an
 @dataclass(slots=True)
 class _ParserOptions:
     """What the calls of a script declare. parsers: by the variable of a parser or a group, the place of its
-    options if the script has subcommands. takes_many: whether positional words may be of any number."""
+    options if the script has subcommands. passed: by the call, the place of an option that a function adds to
+    its parameter. takes_many: whether positional words may be of any number."""
 
     options: dict[str, ScriptOption] = field(default_factory=dict)
     parsers: dict[str, OptionPlace] = field(default_factory=dict)
+    passed: dict[ast.Call, OptionPlace] = field(default_factory=dict)
     has_subcommands: bool = False
     takes_many: bool = False
 
@@ -48,6 +50,7 @@ def find_argparse(sources: list[SourceTree]) -> ParamFormat | None:
     for source in sources:
         called = 0
         declared.parsers = _parser_places(source)
+        declared.passed = _passed_places(source, declared.parsers)
         for name, call in source.calls():
             is_parser = name.endswith(("ArgumentParser", ".add_argument_group"))
             if name.endswith("ArgumentParser"):
@@ -74,8 +77,7 @@ def find_argparse(sources: list[SourceTree]) -> ParamFormat | None:
 
 def _parser_places(source: SourceTree) -> dict[str, OptionPlace]:
     """Returns the place of the options of each parser and group, by its variable: those of the parser itself
-    precede the name of a subcommand. A variable of several parsers, such as a parameter of a function, has
-    no place."""
+    precede the name of a subcommand. A variable of both kinds has no place."""
     places: dict[str, OptionPlace] = {}
     groups: dict[str, str] = {}
     parents: set[str] = set()
@@ -94,9 +96,55 @@ def _parser_places(source: SourceTree) -> dict[str, OptionPlace]:
                 places[target.id] = place if places.get(target.id, place) is place else OptionPlace.ANY
             elif method.endswith("_group"):
                 groups[target.id] = _receiver(node.value)
-    passed = {node.arg for node in ast.walk(source.tree) if isinstance(node, ast.arg)}
-    places |= dict.fromkeys(parents, OptionPlace.LAST) | dict.fromkeys(passed, OptionPlace.ANY)
+    places |= dict.fromkeys(parents, OptionPlace.LAST)
     return places | {group: places[parent] for group, parent in groups.items() if parent in places}
+
+
+def _passed_places(source: SourceTree, places: dict[str, OptionPlace]) -> dict[ast.Call, OptionPlace]:
+    """Returns the place of the options that functions add to the parsers that they get, by the call. It is
+    that of the parsers which the script passes, if all have the same one."""
+    calls: dict[str, list[ast.Call]] = {}
+    for name, call in source.calls():
+        calls.setdefault(name, []).append(call)
+    found: dict[ast.Call, OptionPlace] = {}
+    for function in ast.walk(source.tree):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        plain = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+        names = [*plain, *(argument.arg for argument in function.args.kwonlyargs)]
+        own: dict[str, OptionPlace] = {}
+        for position, name in enumerate(names):
+            given = {
+                _place_of(value, source, places)
+                for call in calls.get(function.name, ())
+                for value in (
+                    *call.args[position : position + 1 if name in plain else position],
+                    *(keyword.value for keyword in call.keywords if keyword.arg == name),
+                )
+            }
+            own[name] = given.pop() if len(given) == 1 else OptionPlace.ANY
+        inner = list(ast.walk(function))
+        for node in inner:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+                method = source.resolve(node.value.func).rpartition(".")[2]
+                if method.endswith("_group") and _receiver(node.value) in own:
+                    own |= dict.fromkeys(names, own[_receiver(node.value)])
+                elif method.endswith("ArgumentParser"):  # `parser = parser or ArgumentParser()`
+                    own = {name: place for name, place in own.items() if name not in names}
+        found |= {
+            node: own[_receiver(node)]
+            for node in inner
+            if isinstance(node, ast.Call) and _receiver(node) in own
+        }
+    return found
+
+
+def _place_of(value: ast.expr, source: SourceTree, places: dict[str, OptionPlace]) -> OptionPlace:
+    """Returns the place of the options of a parser that a function gets."""
+    if isinstance(value, ast.Call) and source.resolve(value.func).endswith(".add_parser"):
+        return OptionPlace.LAST
+    return places.get(value.id, OptionPlace.ANY) if isinstance(value, ast.Name) else OptionPlace.ANY
 
 
 def _receiver(call: ast.Call) -> str:
@@ -174,6 +222,6 @@ def _add_argument(declared: _ParserOptions, call: ast.Call) -> bool:
         text=type_name in _TEXT_TYPES and kind not in (OptionKind.FLAG, OptionKind.COUNT),
         place=OptionPlace.ANY
         if kind in _PLAIN_KINDS
-        else declared.parsers.get(_receiver(call), OptionPlace.ANY),
+        else declared.passed.get(call, declared.parsers.get(_receiver(call), OptionPlace.ANY)),
     )
     return True
