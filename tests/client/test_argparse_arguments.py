@@ -144,6 +144,16 @@ def test_fork_never_gives_an_option_twice(
         fork_changes(roles, request.param_format, request.params, params, ())
 
 
+def test_new_arguments_of_a_fork_keep_a_flag_that_ends_a_list(tmp_path: Path) -> None:
+    request = requested(tmp_path, MANY, [], "x")
+    roles = [{"command": list(request.roles[0].command)}]
+    words = ["--layers", "1", "--flag", "x"]
+    changed = fork_changes(roles, request.param_format, {}, {"lr": 0.2}, words)
+    assert changed.params == {"lr": 0.2, "layers": "1"}
+    with pytest.raises(SpecError, match="the command holds `--flag`"):
+        fork_changes(roles, request.param_format, {}, {"flag": False}, words)
+
+
 def test_fork_keeps_texts_as_typed(tmp_path: Path) -> None:
     request = requested(tmp_path, TEXTS, ["mode=a"], "")
     roles = [{"command": list(request.roles[0].command)}]

@@ -395,6 +395,8 @@ def _fork_changes(
     new_params = {**split.params, **changed}
     command = [*roles[0]["command"][:start], *split.words]
     check_template(command, [*new_params, *(set(old_params) - set(removed))], what="arguments")
+    named = placeholder_names(command)
+    _check_flags([name for name in changed if name not in named], [command], form, "-p")
     return ArgumentChanges(
         new_params,
         tuple(name for name in removed if name not in new_params),
