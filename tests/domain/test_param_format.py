@@ -8,6 +8,7 @@ import pytest
 
 from hopyard.domain.param_format import (
     OptionKind,
+    OptionPlace,
     ParamFormat,
     ParamStyle,
     ScriptOption,
@@ -75,6 +76,20 @@ def test_unread_names_survive_the_sentence() -> None:
 )
 def test_count_that_no_script_has_is_left_to_its_parser(value: int, words: list[str]) -> None:
     assert option_words(ScriptOption("-v", OptionKind.COUNT), value) == words
+
+
+@pytest.mark.parametrize("place", [OptionPlace.FIRST, OptionPlace.ANY])
+def test_flag_that_is_false_ends_no_list(place: OptionPlace) -> None:
+    options = {
+        "layers": ScriptOption("--layers", OptionKind.LIST, place=place),
+        "amp": ScriptOption("--amp", OptionKind.FLAG, place=place),
+        "v": ScriptOption("-v", OptionKind.COUNT, place=place),
+        "pos": ScriptOption("pos", OptionKind.POSITIONAL),
+    }
+    form = ParamFormat(ParamStyle.ARGS, script="a.py", options=options)
+    params = {"layers": "1,2", "amp": False, "v": 0}
+    for words, given in ((("a.py", "x"), params), (("a.py",), {**params, "pos": "x"})):
+        assert fill_command(words, given, form).words == ("a.py", "x", "--layers", "1", "2")
 
 
 def test_command_of_a_shell_shows_no_option() -> None:

@@ -187,6 +187,8 @@ def added_words(params: Mapping[str, ParamValue], form: ParamFormat) -> list[str
         if option is None:
             word = name if form.style is ParamStyle.HYDRA else f"--{name}"
             option = ScriptOption(word, OptionKind.JOINED if form.style is ParamStyle.HYDRA else form.default)
+        if not option_words(option, value, form.style):
+            continue  # a flag that is false ends no list before it
         is_plain = option.kind in (OptionKind.POSITIONAL, OptionKind.REMAINDER)
         group = option.kind if is_plain else "last" if option.place is OptionPlace.LAST else "options"
         groups.setdefault(group, []).append((option, value))
@@ -227,12 +229,13 @@ def _split_by_place(
     params: Mapping[str, ParamValue], form: ParamFormat
 ) -> tuple[dict[str, ParamValue], dict[str, ParamValue]]:
     """Returns the parameters with options that precede all words of the script, and the others. The last of
-    the first is no list, which would take a word that follows."""
+    the first with a word is no list, which would take a word that follows."""
     options = {name: form.find_option(name) for name in params}
     first = [name for name, option in options.items() if option and option.place is OptionPlace.FIRST]
     lists = [name for name in first if (option := options[name]) and option.kind is OptionKind.LIST]
     ordered = [*lists, *(each for each in first if each not in lists)]
-    if len(lists) == len(first) and not form.takes_rest:
+    ending = {name: params[name] for name in first if name not in lists}
+    if not added_words(ending, form) and not form.takes_rest:
         ordered = []
     return {n: params[n] for n in ordered}, {n: v for n, v in params.items() if n not in ordered}
 
