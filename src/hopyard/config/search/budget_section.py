@@ -113,7 +113,7 @@ def with_step_options(searcher: SearcherSpec, budget: Budget) -> SearcherSpec:
     options, known = dict(searcher.options), SEARCHERS[searcher.name].options
     for key in ("min_epochs", "interval"):
         given = options.get(key)
-        if isinstance(given, int):
+        if isinstance(given, int) and not isinstance(given, bool):
             options[key] = given * budget.file_unit
     if "min_epochs" in known and "min_steps" in options:
         options.setdefault("min_epochs", options.pop("min_steps"))
