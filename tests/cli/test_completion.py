@@ -11,6 +11,7 @@ import pytest
 
 from hopyard.api_client.client import Client
 from hopyard.cli.completion import SHELLS
+from hopyard.cli.main import hop as program
 from hopyard.cli.run import run as run_command
 from tests.cli.in_process import hop
 from tests.cli.shell import Shell
@@ -94,5 +95,6 @@ def test_unknown_login_shell_is_refused(
 
 
 def test_words_that_no_run_may_have_are_completed() -> None:
-    context = run_command.make_context("run", ["python", "-m", "pkg"], resilient_parsing=True)
+    parent = program.make_context("hop", ["run"], resilient_parsing=True)  # with its words for help
+    context = run_command.make_context("run", ["python", "-m", "pkg"], parent=parent, resilient_parsing=True)
     assert context.params["module"] == "pkg"

@@ -10,6 +10,7 @@ from blake3 import blake3
 from sqlalchemy import select
 
 from hopyard.domain.ids import Digest
+from hopyard.domain.run_values import limit_packages
 from hopyard.errors import QuotaExceeded
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.submit_run import MAX_NOTE_BYTES
@@ -79,16 +80,20 @@ def test_runs_save_up_to_twice_the_user_quota(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario, quota_bytes=1_000_000)
 
 
-def test_oversized_lock_is_refused(tmp_path: Path) -> None:
+def test_oversized_lock_is_refused_and_its_packages_are_cut(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         token, path = api.run_token(run), f"/attempts/{run['id']}.1/lock"
-        small, large = b"numpy==2.0", b"x" * (MAX_NOTE_BYTES + 1)
-        for lock, packages in ((small, {f"p{n}": "v" * 1000 for n in range(300)}), (large, {})):
+        packages = {f"p{n}": "v" * 1000 for n in range(300)}
+        for lock, status in ((b"x" * (MAX_NOTE_BYTES + 1), 400), (b"numpy==2.0", 200)):
             digest = blake3(lock).hexdigest()
             await api.request("PUT", f"/blobs/{digest}", lock, token=token)
-            await api.request("POST", path, {"lock": digest, "packages": packages}, token=token, status=400)
-        assert (await api.request("GET", f"/runs/{run['id']}"))["spec"]["environment"]["lock"] is None
+            await api.request(
+                "POST", path, {"lock": digest, "packages": packages}, token=token, status=status
+            )
+            environment = (await api.request("GET", f"/runs/{run['id']}"))["spec"]["environment"]
+            assert environment["lock"] == (None if status == 400 else digest)
+        assert environment["packages"] == limit_packages(packages) != packages
 
     run_scenario(tmp_path, scenario)
 
