@@ -1,4 +1,4 @@
-"""A run of a script of `shapes` whose first process is killed, and the run that continues it."""
+"""A run of a script of `shapes` that loses its first process, and the run that continues it."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_stop_during_a_save_is_immediate() -> None:
         await harness.until(200)
         assert harness.exits()[0] == (32, 0, ExitKind.STOPPED)
         await harness.engine.stop(ATTEMPT, StopOrder(0.0))  # over already
-        await harness.engine.stop(AttemptId("nobody.1"), StopOrder(0.0))
+        await harness.engine.stop(AttemptId("unknown.1"), StopOrder(0.0))
         assert len(harness.exits()) == 2
 
     run_simulation(scenario)

@@ -1368,7 +1368,7 @@ class SyncOut(TypedDict):
     when the old one is older than half of its lifetime. stop: the replica must end within `grace_s`;
     preempt: because of a preemption, so it saves a checkpoint first; signal: what its script gets, "" for
     that of an earlier order or SIGTERM. full: the server has no space left for the segments. Only an
-    ending replica gets this response; others get 507. limits: of the streams, for users who sync a
+    ending replica gets this response; others get 507. limits: of the streams, for clients that sync a
     recording."""
 
     full: NotRequired[bool]

@@ -77,7 +77,7 @@ class LoopGenerators:
 
 
 def _replayed_from(loop: Loop[Any], position: LoopPosition | None) -> Mapping[str, Any] | None:
-    """Returns the states as the pass began whose items are drawn again; None if none are."""
+    """Returns the states at the start of the pass with items that are drawn again; None without such."""
     if position is None or position.rng_state is None or position.complete:
         return None
     if loop.total is not None and position.iterations >= loop.total:

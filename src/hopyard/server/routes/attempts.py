@@ -64,7 +64,7 @@ class SyncOut(Struct, frozen=True):
     because of a preemption, so it saves a checkpoint first; signal: what its script gets,
     "" for that of an earlier order or SIGTERM. full: the server
     has no space left for the segments. Only an ending replica gets this response; others get 507. limits: of
-    the streams, for users who sync a recording."""
+    the streams, for clients that sync a recording."""
 
     offsets: Mapping[str, int]
     token: str | None
