@@ -76,12 +76,16 @@ def test_entry_that_a_list_lacks_is_an_error_of_the_parameters(tmp_path: Path) -
     [
         (
             "a.json",
-            '{"n": {"ints": [1, 2], "texts": ["a"], "empty": [1], "one": [1], "nested": [[1]], "off": [1]}}',
+            '{"n": {"ints": [1, 2], "texts": ["a"], "text": ["a"], "empty": [1], "one": [1], '
+            '"nested": [[1]], "off": [1]}}',
         ),
-        ("a.toml", 'n = {ints = [1, 2], texts = ["a"], empty = [1], one = [1], nested = [[1]]}\n'),
+        (
+            "a.toml",
+            'n = {ints = [1, 2], texts = ["a"], text = ["a"], empty = [1], one = [1], nested = [[1]]}\n',
+        ),
         (
             "a.yaml",
-            "n:\n  ints: [1, 2]\n  texts: [a]  # kept\n  empty:\n  - 1\n"
+            "n:\n  ints: [1, 2]\n  texts: [a]  # kept\n  text: [a]\n  empty:\n  - 1\n"
             "  one: [1]\n  nested: [[1]]\n  off: [1]\n",
         ),
     ],
@@ -91,6 +95,7 @@ def test_setting_that_is_a_list_stays_a_list(tmp_path: Path, file: str, text: st
     params: dict[str, ParamValue] = {
         "n.ints": "7, 1e-3",
         "n.texts": "007,true",
+        "n.text": True,
         "n.empty": "",
         "n.one": 5,
         "n.nested": "[[1, 2], [3]]",
@@ -103,6 +108,7 @@ def test_setting_that_is_a_list_stays_a_list(tmp_path: Path, file: str, text: st
     expected = {
         "ints": [7, 0.001],
         "texts": ["007", "true"],
+        "text": ["true"],
         "empty": [],
         "one": [5],
         "nested": [[1, 2], [3]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hopyard.config.key_values import Value, parse_value
+from hopyard.config.key_values import Value, format_value, parse_value
 from hopyard.config.yaml_loader import SourceList, load_yaml
 from hopyard.errors import SpecError
 
@@ -35,9 +35,9 @@ def _as_list(name: str, value: Value, old: Sequence[Any]) -> list[Any] | None:
     as typed. Raises ValueError for a text with an open bracket."""
     if value is None:
         return None
-    if not isinstance(value, str):
-        return [value]
     has_texts = bool(old) and all(isinstance(entry, str) for entry in old)
+    if not isinstance(value, str):
+        return [format_value(value) if has_texts else value]
     text = value.strip()
     if text.startswith("["):
         return _parse(name, text, has_texts=has_texts)
