@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hopyard.domain.attempt import Exit, ExitKind
-from hopyard.domain.replica import StopOrder, stop_order_for_peers
+from hopyard.domain.replica import StopOrder, exit_after_replica_death, stop_order_for_peers
 
 FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
 
@@ -54,3 +54,19 @@ def test_merged_orders_keep_the_last_signal_that_was_named(
 
 def test_successful_replicas_give_no_stop_order() -> None:
     assert stop_order_for_peers([], 3.0) is None and stop_order_for_peers([(0, FINISHED)], 3.0) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "kind", "code", "reason"),
+    [
+        (None, ExitKind.LOST, 1, "lost: it died"),
+        (StopOrder(3.0), ExitKind.STOPPED, 137, "stopped by request: it died"),
+        (StopOrder.for_preemption(3.0), ExitKind.PREEMPTED, 137, "preempted: it died"),
+        (StopOrder(3.0, ExitKind.PEER_FAILED, "replica 0 failed"), ExitKind.LOST, 1, "lost: it died"),
+        (StopOrder.for_time_limit(60.0, "time limit of 4 h reached"), ExitKind.LOST, 1, "lost: it died"),
+    ],
+)
+def test_replica_that_dies_after_stop_order_ends_as_ordered(
+    order: StopOrder | None, kind: ExitKind, code: int, reason: str
+) -> None:
+    assert exit_after_replica_death(order, "it died") == Exit(kind, code, reason)

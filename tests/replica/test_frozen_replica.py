@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hopyard.domain.attempt import ExitKind, ReplicaPhase
+from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.replica import StopOrder
 from hopyard.engines.local import engine
@@ -45,11 +45,11 @@ def test_frozen_replica_is_killed_when_overdue(
             await fixture.engine.stop(AttemptId("a.1"), order)
             await asyncio.sleep(0.02)
         (ended,) = await fixture.wait_exits("a.1")
-        if preempt:
-            assert ended.kind is ExitKind.PREEMPTED
-            assert ended.reason.startswith("preempted: its replica died on node ")
-        else:
-            assert ended.kind is ExitKind.LOST
+        kind, text = (
+            (ExitKind.PREEMPTED, "preempted") if preempt else (ExitKind.STOPPED, "stopped by request")
+        )
+        reason = f"{text}: its replica died on node {(await fixture.node()).id}"
+        assert ended == Exit(kind, 137, reason)
         other = status_of(await fixture.engine.observe(), "b.1")
         assert other is not None and [replica.phase for replica in other.replicas] == [ReplicaPhase.RUNNING]
 

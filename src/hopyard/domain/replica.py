@@ -145,6 +145,17 @@ class StopOrder:
 
 
 DEFAULT_STOP_ORDER = StopOrder(10.0)
+# of orders after which a dead replica is not lost. The order of a time limit comes long before the limit, and
+# that of failed peers may come after the death, which may be the cause of their failure.
+_ENDING_KINDS = (ExitKind.STOPPED, ExitKind.PREEMPTED)
+
+
+def exit_after_replica_death(order: StopOrder | None, what: str) -> Exit:
+    """Returns the exit of a replica that could not report its own. order: the stop order that it had, if any.
+    what: the cause, for users ("its replica died on node a")."""
+    if order is None or order.kind not in _ENDING_KINDS:
+        return Exit(ExitKind.LOST, 1, f"lost: {what}")
+    return Exit(order.kind, 137, f"{order.reason}: {what}")
 
 
 def stop_order_for_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrder | None:

@@ -15,7 +15,7 @@ from hopyard.config.home import Home
 from hopyard.config.units import format_bytes
 from hopyard.datasets.output_files import scan_stamps
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder, exit_after_replica_death
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import run_variables, visible_variables
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
@@ -284,10 +284,9 @@ class Replica:
         """The script runs, but its replica cannot supervise it any more, so its exit would be unknown."""
         kill_leftover_processes(self._folder, self._spec, self._state)
         file_text = f" ({error.filename})" if error.filename else ""
-        return Exit(
-            ExitKind.LOST,
-            1,
-            f"lost: its replica failed on node {self._spec.node.id}: {error.strerror or error}{file_text}",
+        return exit_after_replica_death(
+            self._folder.read_stop(),
+            f"its replica failed on node {self._spec.node.id}: {error.strerror or error}{file_text}",
         )
 
     def _supervise(self, pid: int, groups: ReplicaCgroups) -> Exit:
@@ -362,14 +361,10 @@ class Replica:
         if state is not None and state.exit is not None:
             return state.exit
         self._folder.create()
-        death_text = f"its replica died on node {self._spec.node.id}"
-        stop_order = self._folder.read_stop()
-        # for example a frozen replica that was killed when its grace period was over
-        if stop_order is not None and stop_order.kind is ExitKind.PREEMPTED:
-            return Exit(
-                ExitKind.PREEMPTED, 137, f"{stop_order.reason}: {death_text} before it saved and exited"
-            )
-        return Exit(ExitKind.LOST, 1, f"lost: {death_text}")
+        # an order: for example a frozen replica was killed when its grace period was over
+        return exit_after_replica_death(
+            self._folder.read_stop(), f"its replica died on node {self._spec.node.id}"
+        )
 
     def _read_printed_metrics(self, *, ended: bool) -> None:
         """Reads the metrics of lines that the dead replica had not read."""

@@ -29,6 +29,7 @@ from hopyard.domain.replica import (
     ReplicaSpec,
     ReplicaState,
     StopOrder,
+    exit_after_replica_death,
     stop_order_for_peers,
 )
 from hopyard.domain.resources import WHOLE_GPU
@@ -445,7 +446,9 @@ class LocalEngine:
         if not alive:
             adoption = self._adoptions.setdefault(folder.root, _Adoption())
             if adoption.attempts >= MAX_ADOPTIONS:
-                return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, "", self._failed_adoption_state(state))
+                return ReplicaStatus(
+                    folder.rank, ReplicaPhase.EXITED, "", self._failed_adoption_exit(folder, state)
+                )
             dead.append(folder)
         if state is None:
             return ReplicaStatus(folder.rank, ReplicaPhase.PREPARING, "starting")
@@ -468,10 +471,10 @@ class LocalEngine:
             folder.signal(signal.SIGKILL)
         return "its replica is stopped and sends no reports"
 
-    def _failed_adoption_state(self, state: ReplicaState | None) -> Exit:
+    def _failed_adoption_exit(self, folder: ReplicaFolder, state: ReplicaState | None) -> Exit:
         if state is not None and state.exit is not None:
             return state.exit
-        return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._node.id}")
+        return exit_after_replica_death(folder.read_stop(), f"its replica died on node {self._node.id}")
 
     def _stop_peers(self, attempt: Path) -> None:
         """Stops the other replicas of a gang once an essential replica has failed, or all essential ones have
