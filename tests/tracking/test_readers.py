@@ -216,6 +216,11 @@ def test_extremes_are_those_of_the_visible_curve() -> None:
         await log(attempt, 0, "metrics", math.nan, 2.0, 1.0, 1.0)
         await log(attempt, 0, "tensorboard", 3.0)
         assert await known() == ({"a": ((2, 1.0), (0, 3.0))}, [1.0, 3.0])
+        # the server restarts; rank 0 has ended, and does not connect again
+        ingest = StreamIngest(stores.runs, streams, RunSubscriptions())
+        await log(attempt, 1, "metrics", -12.0, 12.0)
+        assert await known() == ({"a": ((2, 1.0), (0, 3.0))}, [1.0, 3.0])
+        assert (await stores.runs.latest_metrics([run]))[run] == {"a": (0, 3.0)}
         await streams.close()
 
     with tempfile.TemporaryDirectory() as folder:

@@ -244,21 +244,25 @@ class StreamIngest:
         numbers = {1} if run.offline else {recorded.number for recorded in await self._runs.attempts(run_id)}
         if number not in numbers or rank >= run.spec.size:
             raise NotFound(f"run {run_id} has no attempt {number} with a replica {rank}")
-        live = LiveRun(run_id, attempt) if number < max(numbers) else await self._load_live_run(attempt)
+        live = (
+            LiveRun(run_id, attempt)
+            if number < max(numbers)
+            else await self._load_live_run(attempt, run.spec.size)
+        )
         superseded = self._live_runs.get(run_id) is not live
         limits = self._limits.for_run(run.spec)
         return self._replicas.setdefault(
             (attempt, rank), _ReplicaStreams(attempt, rank, live, run.offline, superseded, limits)
         )
 
-    async def _load_live_run(self, attempt: AttemptId) -> LiveRun:
+    async def _load_live_run(self, attempt: AttemptId, size: int) -> LiveRun:
         """Returns the live state of a run, of which this is the newest attempt. All of its replicas wait
-        while the first one reads the earlier attempts."""
+        while the first one reads the earlier attempts. size: how many replicas it has."""
         run, number = split_attempt(attempt)
         live = self._live_runs.get(run)
         if live is not None and live.attempt == attempt:
             return live
-        if number > 1:
+        if number > 1 or size > 1:
             load_task = self._load_tasks.get(attempt)
             if load_task is None:
                 load_task = self._load_tasks[attempt] = asyncio.get_running_loop().create_task(
@@ -286,21 +290,23 @@ class StreamIngest:
         """Builds the live state from the visible parts of the earlier attempts and of this one.
 
         Points without a step are numbered on from there, and rolled-back values disappear. The parts of this
-        attempt matter after a restart of the server, since its replicas connect again one by one.
+        attempt matter after a restart of the server, since its replicas connect again one by one, and those
+        that have ended do not. The events of a first attempt are in the store.
         """
-        run, _ = split_attempt(attempt)
+        run, number = split_attempt(attempt)
+        is_repeated = number > 1
         live, history = (
-            LiveRun(run, attempt, replace_metrics=True),
+            LiveRun(run, attempt, replace_metrics=is_repeated),
             await load_history(self._runs, self._streams, run),
         )
-        if history.visible_streams.attempts == (attempt,):
+        if is_repeated and history.visible_streams.attempts == (attempt,):
             live.earlier = dict((await self._runs.latest_metrics([run]))[run])
         keys = await self._streams.list(run)
         for rank in sorted({key.rank for key in keys}):
             last_steps = live.initial_steps.setdefault(rank, {})
             for visible_attempt in history.visible_streams.attempts:
                 replica = _ReplicaStreams(visible_attempt, rank, live, offline=False)
-                for stream in ("events", *replica.metric_readers):
+                for stream in (*(("events",) if is_repeated else ()), *replica.metric_readers):
                     if StreamKey(visible_attempt, rank, stream) not in keys:
                         continue
                     if stream in replica.metric_readers:
