@@ -41,6 +41,22 @@ p.add_argument("--lr", type=float, default=0.1)
 p.add_argument("--betas", type=float, nargs=2)
 p.add_argument("--opts", nargs=argparse.REMAINDER)
 """
+LISTS = """
+p.add_argument("--layers", type=int, nargs="*")
+p.add_argument("--lr", type=float, default=0.1)
+p.add_argument("script")
+p.add_argument("opts", nargs=argparse.REMAINDER)
+"""
+OPTION_LISTS = """
+p.add_argument("--layers", type=int, nargs="+")
+p.add_argument("files", nargs="*")
+p.add_argument("--opts", nargs=argparse.REMAINDER)
+"""
+BETAS = """
+p.add_argument("--betas", type=float, nargs=2)
+p.add_argument("--amp", action="store_true")
+p.add_argument("file")
+"""
 COMMANDS = """
 p.add_argument("--lr", type=float, default=0.1)
 p.add_argument("--fast", action="store_true")
@@ -89,6 +105,21 @@ def parsed(lines: str, command: tuple[str, ...]) -> dict[str, Any]:
         (REST, ["lr=2"], "a.py --lr 5", {"lr": 2, "opts": ["a.py", "--lr", "5"]}),
         (REST, [], "--betas 1 2 3 --lr 5", {"betas": [1, 2], "lr": 0.1, "opts": ["3", "--lr", "5"]}),
         (REST, ["betas=1,2", "opts=a 3"], "", {"betas": [1, 2], "opts": ["a", "3"]}),
+        (REST, ["betas=1,2"], "a.py 3", {"betas": [1, 2], "opts": ["a.py", "3"]}),
+        (LISTS, ["layers=5"], "a.py --x 1", {"layers": [5], "script": "a.py", "opts": ["--x", "1"]}),
+        (LISTS, ["layers=5,6"], "a.py --x 1", {"layers": [5, 6], "script": "a.py", "opts": ["--x", "1"]}),
+        (LISTS, ["layers=5,6"], "--lr 1 a.py", {"layers": [5, 6], "lr": 1, "script": "a.py"}),
+        (LISTS, ["layers=5,6", "lr=1"], "a.py", {"layers": [5, 6], "lr": 1, "script": "a.py"}),
+        (LISTS, ["layers=5,6", "script=a.py"], "", {"layers": [5, 6], "script": "a.py", "opts": []}),
+        (LISTS, ["layers=5", "script=a.py", "opts=3"], "", {"layers": [5], "script": "a.py", "opts": ["3"]}),
+        (
+            OPTION_LISTS,
+            ["layers=5,6"],
+            "a.txt --opts b 1",
+            {"layers": [5, 6], "files": ["a.txt"], "opts": ["b", "1"]},
+        ),
+        (BETAS, [], "--betas 1 2 x", {"betas": [1, 2], "file": "x"}),
+        (BETAS, ["betas=1,2", "file=x"], "", {"betas": [1, 2], "file": "x"}),
         (OPTION_REST, ["lr=2"], "--betas 1 2 --opts --lr 5", {"lr": 2, "opts": ["--lr", "5"]}),
         (COMMANDS, ["epochs=3", "lr=0.5"], "train", {"epochs": 3, "lr": 0.5, "cmd": "train"}),
         (FUNCTION, ["lr=0.5"], "train", {"lr": 0.5, "cmd": "train"}),
@@ -120,7 +151,25 @@ def test_option_that_the_command_holds_cannot_be_added_again(tmp_path: Path) -> 
         fork_changes(roles, request.param_format, {}, {"tag": "c"}, ())
 
 
-@pytest.mark.parametrize(("lines", "rest"), [(MANY, "x"), (REST, "a.py"), (COMMANDS, "train")])
+@pytest.mark.parametrize(
+    ("arguments", "params", "words"),
+    [
+        ("--betas 1 2 x", {"betas": "1 2"}, "--betas {betas} x"),
+        ("--betas 1 2 --amp x", {"betas": "1 2", "amp": True}, "--betas {betas} x"),
+        ("--betas 1 --amp x", {"betas": "1"}, "--betas {betas} --amp x"),
+    ],
+)
+def test_list_of_fixed_length_takes_no_further_word(
+    tmp_path: Path, arguments: str, params: dict[str, Any], words: str
+) -> None:
+    request = requested(tmp_path, BETAS, [], arguments)
+    assert request.params == params
+    assert " ".join(request.roles[0].command).endswith(f"s.py {words}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "rest"), [(MANY, "x"), (REST, "a.py"), (REST, "--betas 1 2 a.py --lr 5"), (COMMANDS, "train")]
+)
 def test_fork_changes_an_argument(tmp_path: Path, lines: str, rest: str) -> None:
     request = requested(tmp_path, lines, [], f"--lr 0.1 {rest}")
     roles = [{"command": list(request.roles[0].command)}]
@@ -132,7 +181,7 @@ def test_fork_changes_an_argument(tmp_path: Path, lines: str, rest: str) -> None
     ("lines", "arguments", "params"),
     [
         (TEXTS, "--tag=a", {"tag": "b,c"}),
-        (REST, "--betas 1 2 --lr 5 a.py", {"lr": 0.2}),
+        (LISTS, "--layers 1 2 --lr 5 a.py", {"lr": 0.2}),
     ],
 )
 def test_fork_never_gives_an_option_twice(

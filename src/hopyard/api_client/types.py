@@ -1156,9 +1156,10 @@ class SampleOut(TypedDict):
 class ScriptOption(TypedDict):
     """One option of a script. word: as written on its command line. off: the word for false, if there is
     one. numeric: whether its values are numbers. text: whether they are texts, which it gets as typed.
-    aliases: its other words."""
+    aliases: its other words. count: of the words of a list, 0 for any number."""
 
     aliases: NotRequired[list[str]]
+    count: NotRequired[int]
     kind: NotRequired[OptionKind]
     numeric: NotRequired[bool]
     off: NotRequired[str]
@@ -1169,6 +1170,7 @@ class ScriptOption(TypedDict):
 
 class ScriptOptionIn(TypedDict):
     aliases: NotRequired[Sequence[str]]
+    count: NotRequired[int]
     kind: NotRequired[OptionKind]
     numeric: NotRequired[bool]
     off: NotRequired[str]

@@ -532,7 +532,7 @@ def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
                         return None if form is None else replace(form, script=module)
         if word.endswith(".py") and (folder / word).is_file():
             form = analyse_script(word, read)
-            if form is not None and not form.takes_rest:
+            if form is not None and not form.remainder:
                 return form
             launcher = launcher or form  # the next script may have the parser of the arguments
         if word.endswith(".sh") or (index == 0 and _is_shell_script(folder, word)):

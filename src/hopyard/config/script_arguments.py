@@ -57,19 +57,19 @@ def _split_options(words: Sequence[str], form: ParamFormat) -> ScriptArguments:
         for word in (option.word, option.off, *option.aliases)
         if word.startswith("-")
     }
-    counts = Counter(_name_of(word.partition("=")[0], by_word) for word in words if word.startswith("-"))
+    own_options = (word.partition("=")[0] for word in own_words(words, form) if word.startswith("-"))
+    counts = Counter(_name_of(head, by_word) for head in own_options)
     result = ScriptArguments()
     position = 0
-    remainder = _remainder(form)
     while position < len(words):
         word = words[position]
-        kind = by_word[word][1].kind if word in by_word else None
+        option = by_word[word][1] if word in by_word else None
         # before a remainder, it is unclear where a list ends
-        is_open_list = kind is OptionKind.LIST and _is_positional(remainder)
-        if word == "--" or is_open_list or _begins_remainder(word, remainder):
+        is_unclear = option is not None and option.is_open_list and form.has_positional_remainder
+        if word == "--" or is_unclear or _begins_remainder(word, form.remainder):
             result.words += words[position:]
             break
-        if kind is OptionKind.FLAG and _separates(words, position, by_word):
+        if option is not None and option.kind is OptionKind.FLAG and _separates(words, position, by_word):
             result.words.append(word)
             position += 1
             continue
@@ -84,41 +84,38 @@ def _separates(words: Sequence[str], position: int, by_word: dict[str, tuple[str
     for index in range(position - 1, -1, -1):
         word = words[index]
         if not _values_behind([word]):  # an option
-            kind = by_word[word][1].kind if word in by_word else None
+            option = by_word[word][1] if word in by_word else None
+            kind, count = (None, 0) if option is None else (option.kind, option.count)
             if kind not in (OptionKind.FLAG, OptionKind.COUNT):
-                has_value = "=" in word or (
-                    kind is OptionKind.VALUE and bool(_values_behind(words[index + 1 :]))
-                )
-                return not has_value
+                needed = (
+                    1 if kind is OptionKind.VALUE else count
+                )  # how many values it takes, if that is known
+                has_values = 0 < needed <= len(_values_behind(words[index + 1 :]))
+                return not ("=" in word or has_values)
     return False
 
 
 def own_words(words: Sequence[str], form: ParamFormat) -> Sequence[str]:
     """Returns the arguments before those that the script may hand to another program. Behind a list, it is
     unclear where these begin, so all count."""
-    remainder = _remainder(form)
     lists = {
-        word
+        word: option
         for option in form.options.values()
-        if option.kind is OptionKind.LIST and _is_positional(remainder)
+        if option.kind is OptionKind.LIST
         for word in (option.word, *option.aliases)
     }
-    is_value = False
+    values = 0  # how many words may belong to the option before them
     for index, word in enumerate(words):
-        if word in lists:
+        option = lists.get(word)
+        if option is not None and option.is_open_list and form.has_positional_remainder:
             return words
-        if word == "--" or (not is_value and _begins_remainder(word, remainder)):
+        if word == "--" or (values <= 0 and _begins_remainder(word, form.remainder)):
             return words[:index]
-        is_value = word.startswith("-") and "=" not in word
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            values = 0 if "=" in word else max(1, option.count if option is not None else 1)
+        else:
+            values = 0 if is_template(word) else values - 1  # `{betas}` is the whole list
     return words
-
-
-def _remainder(form: ParamFormat) -> str:
-    return next((o.word for o in form.options.values() if o.kind is OptionKind.REMAINDER), "")
-
-
-def _is_positional(remainder: str) -> bool:
-    return bool(remainder) and not remainder.startswith("-")
 
 
 def _begins_remainder(word: str, remainder: str) -> bool:
@@ -159,6 +156,8 @@ def _read_option(
         else:
             result.words.append(word)  # at another place it could belong to another subcommand
         return 0
+    if option is not None and option.count:
+        values = values[: option.count]
     if kind is OptionKind.LIST and values and not any(map(is_template, values)):
         result.params[name] = " ".join(values)
         result.words += [head, f"{{{name}}}"]

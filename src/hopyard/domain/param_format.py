@@ -51,7 +51,7 @@ class OptionPlace(StrEnum):
 class ScriptOption:
     """One option of a script. word: as written on its command line. off: the word for false, if there is one.
     numeric: whether its values are numbers. text: whether they are texts, which it gets as typed. aliases:
-    its other words."""
+    its other words. count: of the words of a list, 0 for any number."""
 
     word: str
     kind: OptionKind = OptionKind.VALUE
@@ -60,6 +60,12 @@ class ScriptOption:
     aliases: tuple[str, ...] = ()
     text: bool = False
     place: OptionPlace = OptionPlace.ANY
+    count: int = 0
+
+    @property
+    def is_open_list(self) -> bool:
+        """Whether it takes all words that follow, up to the next option."""
+        return self.kind is OptionKind.LIST and not self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +89,15 @@ class ParamFormat:
     file: str = ""
 
     @property
-    def takes_rest(self) -> bool:
-        """Whether an option takes all further words, as that of a launcher does."""
-        return any(option.kind is OptionKind.REMAINDER for option in self.options.values())
+    def remainder(self) -> str:
+        """The option, or the name of the positional argument, that takes all further words, as that of a
+        launcher does; "" without one."""
+        options = self.options.values()
+        return next((option.word for option in options if option.kind is OptionKind.REMAINDER), "")
+
+    @property
+    def has_positional_remainder(self) -> bool:
+        return bool(self.remainder) and not self.remainder.startswith("-")
 
     def takes(self, name: str) -> bool:
         """Returns whether the script may take this parameter."""
@@ -162,10 +174,10 @@ def fill_command(
     variables: dict[str, str] = {}
     if form.style in (ParamStyle.ARGS, ParamStyle.HYDRA):
         first, behind = _split_by_place(others, form)
-        end = _end_of_options(filled, form.script)
+        end = _end_of_options(filled, form)
         filled[end:end] = added_words(behind, form)
         start = filled.index(form.script) + 1 if form.script in filled else len(filled)
-        filled[start:start] = added_words(first, form)
+        filled[start:start] = added_words(first, form, before=filled[start:])
     elif form.style is ParamStyle.JSON and others:
         filled.append(json.dumps(others))
     elif form.style is ParamStyle.ENV:
@@ -178,9 +190,11 @@ def fill_command(
     return FilledCommand(tuple(filled), variables, {**options, **heads}, placed)
 
 
-def added_words(params: Mapping[str, ParamValue], form: ParamFormat) -> list[str]:
+def added_words(
+    params: Mapping[str, ParamValue], form: ParamFormat, *, before: Sequence[str] = ()
+) -> list[str]:
     """Returns the arguments that give these parameters: options, then positional arguments, then the options
-    of a subcommand."""
+    of a subcommand. before: the arguments that follow them."""
     groups: dict[str, list[tuple[ScriptOption, ParamValue]]] = {}
     for name, value in params.items():
         option = form.find_option(name)
@@ -193,12 +207,23 @@ def added_words(params: Mapping[str, ParamValue], form: ParamFormat) -> list[str
         group = option.kind if is_plain else "last" if option.place is OptionPlace.LAST else "options"
         groups.setdefault(group, []).append((option, value))
     options, positional = groups.get("options", []), groups.get(OptionKind.POSITIONAL, [])
-    if positional:  # the last option before it must not be a list, which would take it
-        options.sort(key=lambda each: each[0].kind is not OptionKind.LIST)
-        if options and options[-1][0].kind is OptionKind.LIST:
+    rest = groups.get(OptionKind.REMAINDER, [])
+    if positional or form.has_positional_remainder:  # a list would take the words of these
+        options.sort(key=lambda each: not each[0].is_open_list)
+        if options and options[-1][0].is_open_list and not form.has_positional_remainder:
             options, positional = positional, options
-    ordered = [*options, *positional, *groups.get("last", []), *groups.get(OptionKind.REMAINDER, [])]
-    return [word for option, value in ordered for word in option_words(option, value, form.style)]
+    ordered = [*options, *positional, *groups.get("last", []), *rest]
+    words = [option_words(option, value, form.style) for option, value in ordered]
+    if form.has_positional_remainder and options and options[-1][0].is_open_list:
+        following = [*(word for each in words[len(options) :] for word in each), *before]
+        if following and not following[0].startswith("-"):
+            words[len(options) - 1] = _ended_list(words[len(options) - 1])
+    return [word for each in words for word in each]
+
+
+def _ended_list(words: Sequence[str]) -> list[str]:
+    """Returns the words of a list that takes no word that follows."""
+    return ["=".join(words)] if len(words) == 2 else [*words, "--"]
 
 
 def option_words(option: ScriptOption, value: ParamValue, style: ParamStyle = ParamStyle.ARGS) -> list[str]:
@@ -229,13 +254,14 @@ def _split_by_place(
     params: Mapping[str, ParamValue], form: ParamFormat
 ) -> tuple[dict[str, ParamValue], dict[str, ParamValue]]:
     """Returns the parameters with options that precede all words of the script, and the others. The last of
-    the first with a word is no list, which would take a word that follows."""
+    the first with a word is no list, which would take a word that follows. Behind the words of a launcher, no
+    option would be its own."""
     options = {name: form.find_option(name) for name in params}
     first = [name for name, option in options.items() if option and option.place is OptionPlace.FIRST]
-    lists = [name for name in first if (option := options[name]) and option.kind is OptionKind.LIST]
+    lists = [name for name in first if (option := options[name]) and option.is_open_list]
     ordered = [*lists, *(each for each in first if each not in lists)]
     ending = {name: params[name] for name in first if name not in lists}
-    if not added_words(ending, form) and not form.takes_rest:
+    if not added_words(ending, form) and not form.has_positional_remainder:
         ordered = []
     return {n: params[n] for n in ordered}, {n: v for n, v in params.items() if n not in ordered}
 
@@ -286,10 +312,12 @@ def _plain_name(word: str) -> str:
     return word.lstrip("-+").replace("-", "_")
 
 
-def _end_of_options(words: Sequence[str], script: str) -> int:
-    """Returns the position of the script's `--`, behind which no word is an option; else the end."""
-    start = words.index(script) if script in words else len(words)
-    return words.index("--", start) if "--" in words[start:] else len(words)
+def _end_of_options(words: Sequence[str], form: ParamFormat) -> int:
+    """Returns the position behind the last word that may be an option of the script: that of its `--`, or of
+    the option that takes all further words; else the end."""
+    start = words.index(form.script) if form.script in words else len(words)
+    ends = ("--", *([form.remainder] if form.remainder.startswith("-") else []))
+    return next((index for index in range(start, len(words)) if words[index] in ends), len(words))
 
 
 def _find_head(words: Sequence[str], name: str) -> str:

@@ -131,6 +131,7 @@ class ScriptOptionIn(RequestModel):
     aliases: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
     text: bool = False
     place: OptionPlace = OptionPlace.ANY
+    count: Annotated[int, Meta(ge=0, le=1000)] = 0
 
 
 class ParamFormatIn(RequestModel):

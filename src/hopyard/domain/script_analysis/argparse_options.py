@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field, replace
 
 from hopyard.domain.param_format import OptionKind, OptionPlace, ParamFormat, ParamStyle, ScriptOption
-from hopyard.domain.script_analysis.source_tree import SourceTree, constant_text, expression_text
+from hopyard.domain.script_analysis.source_tree import SourceTree, constant_text, expression_text, list_count
 
 _SKIPPED_ACTIONS = ("help", "version")
 _FLAG_ACTIONS = ("store_true", "store_const", "append_const")
@@ -223,5 +223,6 @@ def _add_argument(declared: _ParserOptions, call: ast.Call) -> bool:
         place=OptionPlace.ANY
         if kind in _PLAIN_KINDS
         else declared.passed.get(call, declared.parsers.get(_receiver(call), OptionPlace.ANY)),
+        count=list_count(nargs) if kind is OptionKind.LIST else 0,
     )
     return True

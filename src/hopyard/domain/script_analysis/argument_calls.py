@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
-from hopyard.domain.script_analysis.source_tree import SourceTree, constant_text, expression_text
+from hopyard.domain.script_analysis.source_tree import SourceTree, constant_text, expression_text, list_count
 
 _TEXT_TYPES = ("str", "string", "path", "choice", "file")
 
@@ -57,6 +57,7 @@ def find_click(sources: list[SourceTree]) -> ParamFormat | None:
                 type_name in ("int", "float"),
                 aliases,
                 text=type_name in _TEXT_TYPES and kind not in (OptionKind.FLAG, OptionKind.COUNT),
+                count=list_count(expression_text(keywords.get("nargs"))) if kind is OptionKind.LIST else 0,
             )
     if not place:
         return None

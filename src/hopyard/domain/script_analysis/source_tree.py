@@ -104,3 +104,8 @@ def expression_text(node: ast.AST | None) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def list_count(nargs: str) -> int:
+    """Returns how many words an option takes, from its `nargs`; 0 for any number."""
+    return int(nargs) if nargs.isdecimal() and len(nargs) < 4 else 0
