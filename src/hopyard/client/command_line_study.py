@@ -59,7 +59,8 @@ def build_command_line_study(
     run = replace(
         trial, roles=(driver_role(),), label=own.study.name, params={}, topology=None, time_limit_s=None
     )
-    return StudyRequest(own.study, run, trial, own.new_keys, value_texts(options.get("params") or ()))
+    texts = value_texts(options.get("params") or ())
+    return StudyRequest(own.study, run, trial, own.new_keys, texts, own.has_default_searcher)
 
 
 def _with_epochs_of(space: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -106,5 +107,8 @@ def _check_trials(options: Mapping[str, Any]) -> None:
     if options.get("trials") is None and searcher in SEARCHERS and requires_trials(searcher, {}):
         raise UsageError(
             f"--trials: missing; `{searcher}` proposes trials without end",
-            hints=("give their number, for example --trials 16",),
+            hints=(
+                "give their number, for example --trials 16",
+                "or try every combination once: --searcher grid",
+            ),
         )

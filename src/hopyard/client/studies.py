@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
+from hopyard.client.default_searcher import with_default_searcher
 from hopyard.client.feedback import print_notice
 from hopyard.client.local_searcher import build_searcher
 from hopyard.client.param_forms import OBJECTIVE_MODULE, with_trial_format
@@ -377,6 +378,7 @@ def search(
             "hop.search was called by a trial of a study",
             hints=('call it under `if __name__ == "__main__":`, because trials import the file',),
         )
+    request = with_default_searcher(request, notify=print_notice)
     build_searcher(request.study, source_name="hop.search")
     request = with_trial_format(request, code, notify=print_notice)
     client, run = submit_run(request.run, code, spec=request.spec, trial=request.trial)

@@ -98,6 +98,36 @@ class Space:
         )
 
 
+def count_combinations(space: Space, limit: int) -> int | None:
+    """Returns how many combinations of values the space has; None if there are more than `limit`, or if a
+    parameter has a range that a grid would not try in full."""
+    combinations: list[dict[str, ParamValue]] = [{}]
+    for parameter in space.parameters:
+        values = _finite_values(parameter.domain)
+        if values is None or len(values) > limit:
+            return None
+        combinations = [
+            {**chosen, parameter.name: value} if is_active else chosen
+            for chosen in combinations
+            for is_active in [space.is_active(parameter, chosen)]
+            for value in (values if is_active else values[:1])
+        ]
+        if len(combinations) > limit:
+            return None
+    return len(combinations)
+
+
+def _finite_values(domain: Domain) -> Sequence[ParamValue] | None:
+    match domain:
+        case Constant(value):
+            return (value,)
+        case Choice(values):
+            return values
+        case Integer(low, high, log=False, step=step, points=None):
+            return range(low, high + 1, step)
+    return None
+
+
 def check_space(space: Space, path: str = "space", *, is_stored: bool = False) -> None:
     """Raises SpecError, with the parameter's path and a fix, unless the space is valid.
 

@@ -464,6 +464,26 @@ def test_dry_run_shows_the_first_trials(shell: Shell) -> None:
     assert result.code == 0 and "trial 0, 2 epochs: lr=0.1 momentum=0.9" in result.text
 
 
+@pytest.mark.parametrize(
+    ("options", "searcher"),
+    [
+        ((), "grid"),
+        (("--searcher", "random"), "random"),
+        (("--trials", "2"), "random"),
+        (("-p", "d=0.0..1.0"), "random"),
+    ],
+)
+def test_few_combinations_are_tried_once_each(shell: Shell, options: tuple[str, ...], searcher: str) -> None:
+    shell.write("train.py", TRIAL)
+    command = ("search", "-p", "lr=0.1,0.2,0.3", "--metric", "acc", "--trials", "3", *options)
+    result = shell.hop(*command, "--dry-run", "train.py")
+    assert result.code == 0 and f"train: {searcher}, max acc" in result.text
+    note = "note: the 3 combinations are tried once each (searcher: grid; `random` draws them instead)"
+    assert (note in result.stderr_text) is (searcher == "grid")
+    if searcher == "grid":
+        assert [f"lr=0.{n}" in result.text for n in (1, 2, 3)] == [True] * 3
+
+
 def test_unsplittable_dataset_fails_the_study_with_the_reason(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write("search.yaml", MOP.replace("partitions: {", "partitions: {stratify: colour, "))

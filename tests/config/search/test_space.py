@@ -25,8 +25,10 @@ from hopyard.domain.space import (
     Space,
     Uniform,
     check_space,
+    count_combinations,
 )
 from hopyard.errors import SpecError
+from hopyard.searchers.grid import combinations
 from tests.searchers.spaces import spaces
 
 LOG = Uniform(1e-4, 1e-1, log=True)
@@ -326,6 +328,24 @@ def test_space_round_trips_through_json(space: Space) -> None:
     back = space_from_json(json.loads(json.dumps(space_to_json(space), sort_keys=True)))
     assert back == space
     assert repr(back) == repr(space)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "limit", "count"),
+    [
+        ({"lr": [1, 2, 3]}, 3, 3),
+        ({"lr": [1, 2, 3]}, 2, None),
+        ({"lr": [1, 2], "n": {"int": [2, 6], "step": 2}, "fixed": 7}, 6, 6),
+        ({"lr": [1, 2], "n": {"int": [1, 10**9]}}, 50, None),
+        ({"lr": [1, 2], "d": "uniform(0, 1)"}, 50, None),
+        ({"lr": [1, 2], "n": {"int": [1, 8], "points": 2}}, 50, None),
+        ({"opt": ["adam", "sgd"], "momentum": {"values": [0.8, 0.9], "when": {"opt": "sgd"}}}, 3, 3),
+    ],
+)
+def test_combinations_are_counted_up_to_a_limit(ranges: Any, limit: int, count: int | None) -> None:
+    assert count_combinations(read_space(ranges), limit) == count
+    if count is not None:
+        assert len(combinations(read_space(ranges))) == count
 
 
 def test_space_object_is_used_unchanged() -> None:

@@ -84,7 +84,11 @@ def search(ctx: click.Context) -> None:
     "--mode", type=click.Choice(["min", "max"]), help="The best value.  [default: by the metric's name]"
 )
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="Maximum number of trials.")
-@click.option("--searcher", metavar="NAME", help="The searcher.  [default: random]")
+@click.option(
+    "--searcher",
+    metavar="NAME",
+    help="The searcher.  [default: random; grid if all combinations fit into --trials]",
+)
 @click.option("--epochs", type=click.IntRange(1), metavar="N", help="The largest budget of a trial.")
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="The same budget, in steps.")
 @click.option("--concurrent", type=click.IntRange(1), metavar="N", help="Trials at a time.  [default: 4]")

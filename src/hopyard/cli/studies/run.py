@@ -18,6 +18,7 @@ from hopyard.cli.terminal import console
 from hopyard.cli.terminal.transfer_bar import TransferBar
 from hopyard.client.build_run import target_folder
 from hopyard.client.command_line_study import build_command_line_study, check_file_options
+from hopyard.client.default_searcher import with_default_searcher
 from hopyard.client.download import download_tree
 from hopyard.client.local_searcher import build_searcher
 from hopyard.client.run_lookup import get_study_spec
@@ -47,8 +48,10 @@ def build_study_request(
     """Returns the study of a file, or of a script or command with the ranges of `-p`. Raises SpecError."""
     if what.endswith((".yaml", ".yml")):
         check_file_options(Path(what), options, arguments)
-        return _build_file_request(Path(what), folder, options)
-    return build_command_line_study(what, arguments, folder, options, notify=console.print_message)
+        request = _build_file_request(Path(what), folder, options)
+    else:
+        request = build_command_line_study(what, arguments, folder, options, notify=console.print_message)
+    return with_default_searcher(request, notify=console.print_message)
 
 
 def _build_file_request(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:

@@ -174,6 +174,7 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         trial = replace(run, roles=_read_trial_roles(top, folder), label="")
         study_run = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
         request = StudyRequest(spec, study_run, trial, new_keys)
+    request = replace(request, has_default_searcher=top.values.get("searcher") is None)
     check_study_request(top, request)
     return request
 

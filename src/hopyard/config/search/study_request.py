@@ -19,13 +19,14 @@ class StudyRequest:
     """study: without `trial`, which `spec` fills in. run: the study's own run, a driver and, of MOP, its
     workers. trial: what each trial runs (trials), with the same place in the queue, data and environment as
     the study; None of MOP. new_keys: by name, the marked words of searched keys that Hydra adds: `+lr`.
-    texts: by name, the values of a parameter as typed."""
+    texts: by name, the values of a parameter as typed. has_default_searcher: none was named."""
 
     study: StudySpec
     run: RunRequest
     trial: RunRequest | None = None
     new_keys: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    has_default_searcher: bool = False
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
