@@ -66,6 +66,7 @@ def test_flag_that_stays_in_the_command_cannot_be_a_parameter(folder: Path) -> N
         ({"arguments": ["--num-epochs", "3"], "epochs": 9}, True),
         ({"params": {"num_epochs": 3}, "epochs": 9}, True),
         ({"arguments": ["--num-epochs", "9"], "epochs": 9}, False),
+        ({"arguments": ["--num-epochs", "3"], "epochs": 1}, True),
         ({"arguments": ["--num-epochs", "3"]}, False),
     ],
 )

@@ -109,7 +109,7 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
         return request
     study = request.study
     names = [parameter.name for parameter in study.space.parameters]
-    budget = [study.budget_param] if study.max_epochs > 1 else []
+    budget = [study.budget_param] if study.has_budget else []
     found = [_find_form(role.command, folder) for role in request.trial.roles]
     form = _chosen_form(request.trial.params_as, next((each for each in found if each is not None), None))
     words = [word for role in request.trial.roles for word in role.command]
@@ -128,7 +128,7 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     study = replace(study, space=_typed_space(study.space, request.texts, trial))
     if budget:
         _check_budget(study, budget[0], trial)
-    if trial.param_format is not None and study.max_epochs > 1 and not budget:
+    if trial.param_format is not None and study.has_budget and not budget:
         omitted = {study.budget_param: ScriptOption("", OptionKind.OMITTED)}
         form = replace(trial.param_format, options={**trial.param_format.options, **omitted})
         trial = replace(trial, param_format=form)

@@ -139,8 +139,9 @@ class StudySpec:
     metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of the result of
     `evaluate`). trials: the maximum number; None if the searcher knows it (grid, Hyperband). concurrent: how
     many are trained at a time (trials), or are alive at a time (mop); 0: four, or twice the workers.
-    max_epochs: the largest budget of a trial, in units of `budget_unit`. steps_per_epoch: (trials) the
-    steps of a report in one epoch; 0: unknown. budget_param: (trials) the parameter that passes the
+    max_epochs: the largest budget of a trial, in units of `budget_unit`. budget_given: the user set it, so
+    that also a budget of 1 is passed to the script. steps_per_epoch: (trials) the steps of a report in one
+    epoch; 0: unknown. budget_param: (trials) the parameter that passes the
     budget to a trial's script. retries: (trials) how often a trial that was killed resumes from its
     newest checkpoint. retry_errors: (trials) how often a trial that failed with an error does.
     max_failures: the study fails with more failed trials; None: if all of the first trials fail. stop:
@@ -158,6 +159,7 @@ class StudySpec:
     trials: int | None = None
     concurrent: int = 0
     max_epochs: int = 1
+    budget_given: bool = False
     seed: int = 0
     budget_param: str = DEFAULT_BUDGET_PARAM
     budget_unit: BudgetUnit = BudgetUnit.EPOCHS
@@ -175,6 +177,12 @@ class StudySpec:
     beginning: InitialState | None = None
     # the run of the study that this one continues, with its journal and its states
     continues: str = ""
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether scripts of trials get a budget. Otherwise a trial is one execution of its script,
+        unchanged."""
+        return self.budget_given or self.max_epochs > 1
 
     @property
     def max_live_trials(self) -> int:

@@ -96,6 +96,8 @@ def test_copy_trains_requested_number_of_epochs(
 def test_study_without_epochs_adds_no_epochs_parameter() -> None:
     _, body = plan_run(STUDY, study(max_epochs=1), work(1), None, shift=0)
     assert "epochs" not in body["spec"]["params"]
+    _, single = plan_run(STUDY, study(max_epochs=1, budget_given=True), work(1), None, shift=0)
+    assert single["spec"]["params"]["epochs"] == 1
     _, named = plan_run(STUDY, study(budget_param="max_steps"), work(3), None, shift=0)
     assert named["spec"]["params"]["max_steps"] == 3
 

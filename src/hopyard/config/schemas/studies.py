@@ -134,6 +134,7 @@ class StudyIn(RequestModel):
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     concurrent: Annotated[int, Meta(ge=0, le=MAX_REPLICAS)] = 0
     max_epochs: Annotated[int, Meta(ge=1, le=10**9)] = 1
+    budget_given: bool = False
     seed: Int64 = 0
     budget_param: Key = "epochs"
     budget_unit: BudgetUnit = BudgetUnit.EPOCHS

@@ -28,7 +28,7 @@ _KEYS_OF_UNIT = {BudgetUnit.EPOCHS: ("epochs", "max_epochs"), BudgetUnit.STEPS: 
 class Budget:
     """largest: of one trial, in this unit. param: the parameter of the script that takes it. evaluate_every:
     of hopping trials, the units from one evaluation to the next. file_unit: how many units a number of the
-    file is, which has epochs where trials are evaluated in steps."""
+    file is, which has epochs where trials are evaluated in steps. is_given: not the default."""
 
     unit: BudgetUnit
     largest: int
@@ -36,6 +36,7 @@ class Budget:
     steps_per_epoch: int
     evaluate_every: int = 1
     file_unit: int = 1
+    is_given: bool = False
 
 
 def read_budget(top: YamlSection, partition_count: int | None) -> Budget:
@@ -58,7 +59,7 @@ def read_budget(top: YamlSection, partition_count: int | None) -> Budget:
     per_epoch = read_positive_field(top, "steps_per_epoch", StudyIn)
     if per_epoch and unit is BudgetUnit.STEPS:
         raise top.error("steps_per_epoch", "it applies to budgets in epochs", "remove it")
-    return Budget(unit, largest, _read_param(top, unit), per_epoch)
+    return Budget(unit, largest, _read_param(top, unit), per_epoch, is_given=bool(given))
 
 
 def _read_hopping(top: YamlSection, unit: BudgetUnit, largest: int, partition_count: int) -> Budget:

@@ -152,6 +152,7 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         trials=read_field(top, "trials", StudyIn),
         concurrent=read_positive_field(top, "concurrent", StudyIn),
         max_epochs=budget.largest,
+        budget_given=budget.is_given,
         seed=read_field(top, "seed", StudyIn),
         budget_param=budget.param,
         budget_unit=budget.unit,

@@ -13,7 +13,7 @@ from hopyard.errors import Forbidden
 from hopyard.studies.server_api import StudyApi
 from hopyard.studies.trial_runs.metric_reports import MetricReport
 from hopyard.studies.trial_runs.report_unit import ReportUnit
-from hopyard.studies.trial_runs.trial_spec import TrialRunSpec, counts_epochs, unit_settings
+from hopyard.studies.trial_runs.trial_spec import TrialRunSpec, unit_settings
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -103,7 +103,7 @@ class ResumeCheckpoints:
         The epoch of a checkpoint is its step, if that can be a number of epochs, or the epochs reported until
         then. A script may count batches, or continue beyond its budget.
         """
-        if not checkpoints or not counts_epochs(self._spec):
+        if not checkpoints or not self._spec.has_budget:
             return checkpoints
         if self.takes_budget and done_epochs >= run_spec.last_epoch:
             return checkpoints  # the script ended at its budget

@@ -26,7 +26,6 @@ from hopyard.studies.trial_runs.trial_run import TrialRun, TrialStatus
 from hopyard.studies.trial_runs.trial_spec import (
     TrialRunSpec,
     copied_epoch_shift,
-    counts_epochs,
     plan_run,
     run_request,
     unit_settings,
@@ -308,7 +307,7 @@ class TrialRunTrainer:
         self._track(run_spec, reported_epoch=work.done_epochs)
 
     def _track(self, run_spec: TrialRunSpec, *, reported_epoch: int) -> None:
-        reports_at_end = not counts_epochs(self._spec)
+        reports_at_end = not self._spec.has_budget
         self._trial_runs[run_spec.run] = TrialRun(
             run_spec.run,
             run_spec.trial,

@@ -58,12 +58,6 @@ def unit_settings(spec: StudySpec, run_spec: TrialRunSpec, *, steps_are_epochs: 
     return UnitSettings(run_spec.last_epoch, counts_steps, spec.steps_per_epoch, steps_are_epochs)
 
 
-def counts_epochs(spec: StudySpec) -> bool:
-    """Returns whether trials are trained for several epochs. Otherwise a trial is one execution of its
-    script, without a parameter for epochs."""
-    return spec.max_epochs > 1
-
-
 def copied_epoch_shift(source: TrialRunSpec, step: int, epochs: int, *, done_epochs: int) -> int:
     """Returns the shift from the script's epochs to those of a trial with `done_epochs` epochs that resumes
     from another trial's checkpoint. The script continues to count from the epochs of the copied state.
@@ -115,7 +109,7 @@ def run_request(
     if spec.trial is None:
         raise SpecError("study.trial: required, but absent")
     params = {**spec.trial.get("params", {}), **work.params}
-    if counts_epochs(spec):
+    if spec.has_budget:
         params[spec.budget_param] = last_epoch
     run = {
         **spec.trial,
