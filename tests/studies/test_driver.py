@@ -463,6 +463,16 @@ def test_short_study_with_only_failures_fails() -> None:
         run_study(study(trials=2), lambda params, epoch: {"raises": 1.0})
 
 
+def test_study_whose_trials_all_fail_after_reports_fails() -> None:
+    def breaks(params: Mapping[str, Any], epoch: int) -> Mapping[str, float]:
+        return {"raises": 1.0} if epoch == 2 else {"loss": 0.5}
+
+    with pytest.raises(StudyFailed, match="all 2 trials failed: ValueError"):
+        run_study(study(trials=2), breaks)
+    with pytest.raises(StudyFailed, match="all of the first 3 trials failed: ValueError"):
+        run_study(study(trials=50, concurrent=1), breaks)
+
+
 def test_sparsely_reporting_trial_is_judged_by_newest_value() -> None:
     journal, _, _ = run_study(
         study(trials=2), lambda params, epoch: loss(params, epoch) if epoch == 2 else {}

@@ -437,15 +437,14 @@ class StudyDriver:
             return
         live = self._spec.max_live_trials
         is_broken = errors >= max(_MIN_FAILED_TRIALS, live) or failed >= max(_MIN_DIVERGED_TRIALS, 3 * live)
-        if self.state.best is None and is_broken:
+        if is_broken and not self.state.has_usable_value():
             raise StudyFailed(
                 f"all of the first {failed} trials failed: {self._error_summary()}", hints=self._hints()
             )
 
     def _finish(self) -> None:
-        best = self.state.best
-        if best is None:
-            count = self.state.count(TrialPhase.FAILED)
+        best, count = self.state.best, self.state.count(TrialPhase.FAILED)
+        if best is None or count == len(self.state.trials):
             if not self.state.trials:
                 raise StudyFailed("the searcher proposed no trial")
             if not count:

@@ -55,6 +55,12 @@ class StudyState:
     def training_trials(self) -> list[TrialId]:
         return [name for name, trial in self.trials.items() if trial.phase is TrialPhase.TRAINING]
 
+    def has_usable_value(self) -> bool:
+        """Returns whether a trial that has not failed has reported a value."""
+        return any(
+            trial.value is not None and trial.phase is not TrialPhase.FAILED for trial in self.trials.values()
+        )
+
     def count(self, phase: TrialPhase) -> int:
         return sum(trial.phase is phase for trial in self.trials.values())
 

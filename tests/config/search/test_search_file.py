@@ -161,7 +161,9 @@ def test_defaults(folder: Path) -> None:
     assert requested.trial is not None and requested.trial.roles[0].command == ("torchrun", "train.py")
     assert not requested.study.has_budget
     for line in ("epochs: 1", "max_epochs: 1", "steps: 1"):  # the script gets it, unlike the default
-        single = read(folder, f"metric: loss\ntrials: 3\nspace: {{x: [1, 2]}}\nscript: train.py\n{line}").study
+        single = read(
+            folder, f"metric: loss\ntrials: 3\nspace: {{x: [1, 2]}}\nscript: train.py\n{line}"
+        ).study
         assert (single.max_epochs, single.has_budget) == (1, True)
     mop = read(
         folder,
