@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hopyard.sdk.api import log as log
     from hopyard.sdk.api import loop as loop
     from hopyard.sdk.api import params as params
+    from hopyard.sdk.api import peers as peers
     from hopyard.sdk.api import run as run
     from hopyard.sdk.api import save as save
     from hopyard.sdk.api import summary as summary
@@ -43,6 +44,7 @@ __all__ = [
     "log",
     "loop",
     "params",
+    "peers",
     "row_mean",
     "run",
     "runs",

@@ -218,7 +218,7 @@ def test_paths_are_those_of_the_first_run_only_with_private_mounts(
         spec, folder, url="", interpreter="/p/python", datasets={}, restored=False, virtual_env=Path("/p")
     )
     work = tmp_path / "run-folders" / ("own" if mode is IsolationMode.MODES else "first") / "work"
-    assert env["HOPYARD_RUN_DIR"] == str(work.parent / "run")
+    assert env["HOPYARD_RUN_DIR"] == env["HOPYARD_WORKSPACE"] == str(work.parent / "run")
     assert {str(work / "lib"), str(work / "lib" / "src")} <= set(env["PYTHONPATH"].split(":"))
 
 

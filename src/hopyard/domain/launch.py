@@ -61,6 +61,11 @@ class ReplicaLaunch:
     secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
 
     @property
+    def host_name(self) -> str:
+        """The name by which the other replicas of the gang find this one: `ps-1`."""
+        return f"{self.role}-{self.role_rank}"
+
+    @property
     def in_gang(self) -> bool:
         """Whether its process gets a rank: it is one of several, may be in another attempt, or runs a
         study."""

@@ -27,7 +27,8 @@ class NodeContext:
     the folder of the cgroup that the replica creates for its process. Empty if the kernel does not allow it;
     then memory is polled. processes: the limit of concurrent processes and threads, 0 for none. gang_folder:
     a folder that all replicas of the gang on this node share. namespaces: whether the run's process gets its
-    own view of the home (`replica.mount_namespace`).
+    own view of the home (`replica.mount_namespace`). hosts: the address of each replica of the gang by its
+    host name, in the order of ranks.
 
     nvml: the GPUs are real GPUs that the driver knows (declared GPUs are not queried). gpu_milli: thousandths
     of each of `gpus` that belong to this replica. gpu_memory_bytes: its limit on each of them, 0 for none.
@@ -58,6 +59,7 @@ class NodeContext:
     max_metrics_bytes: int = 0
     processes: int = 0
     namespaces: bool = True
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from hopyard.replica.checkpoint_uploads import (
 from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import CHECK_INTERVAL_S, GpuMemoryLimit
+from hopyard.replica.hosts_file import mount_hosts_file
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.orphan_killer import OrphanKiller
 from hopyard.replica.output_metrics import append_missing_points
@@ -225,6 +226,8 @@ class Replica:
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
         view = home_view(spec, folder)
+        if view is not None:
+            view = replace(view, mounts={**prepared.mounts, **mount_hosts_file(spec, folder.root)})
         if folder.shared_work is None or spec.node.local_rank == 0:
             self._tensorboard = TensorBoardTail(
                 folder,
@@ -253,7 +256,7 @@ class Replica:
                     spec.node.cpus,
                     tuple(dict.fromkeys(cgroups.folders.values())),
                     self._umask,
-                    None if view is None else replace(view, mounts=prepared.mounts),
+                    view,
                     self._namespace,
                     folder.work,
                 )

@@ -57,7 +57,7 @@ class MountView:
     unmounted: folders that appear empty, now and later, except for the other paths below them and `links`.
     read_only: folders and files, with everything below them. hidden: files and folders that appear empty.
     writable: folders that stay as they are, also below the other ones. links: the target of each symbolic
-    link directly in an unmounted folder. mounts: the tree, read-only, at each of these existing folders.
+    link directly in an unmounted folder. mounts: the tree or file, read-only, at each existing path.
     places: the folder, writable, at each of these paths below an unmounted folder.
     """
 

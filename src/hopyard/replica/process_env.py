@@ -59,6 +59,7 @@ def process_env(
         "HOPYARD_ATTEMPT": launch.attempt,
         "HOPYARD_REPLICA_DIR": str(folder.root),
         "HOPYARD_RUN_DIR": str(gang.path_in_place(gang.run)),
+        "HOPYARD_WORKSPACE": str(gang.path_in_place(gang.run)),
         "HOPYARD_GANG_DIR": node.gang_folder or str(folder.root),
         "HOPYARD_PARAMS": json.dumps(dict(launch.params)),
         "HOPYARD_TAGS": json.dumps(dict(launch.tags)),
@@ -100,6 +101,8 @@ def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
         "MASTER_PORT": str(node.master_port),
         "ROLE_NAME": launch.role,
         "ROLE_RANK": str(launch.role_rank),
+        "HOPYARD_REPLICA": launch.host_name,
+        "HOPYARD_HOSTS": json.dumps(dict(node.hosts)),
     }
 
 

@@ -132,3 +132,11 @@ def summary(values: Mapping[str, Number] | None = None, /, **more: Number) -> No
 def run() -> RunContext:
     """Returns the run that this process belongs to: id, name, rank, world_size, folder, params, tags."""
     return session.current_session().this_run()
+
+
+def peers() -> dict[str, str]:
+    """Returns the address of each other replica of the gang by its name (`worker-1`, `ps-0`), in the order of
+    ranks; empty for a single process. The names also resolve as host names, see `hop.run().hosts`.
+    """
+    this = session.current_session().this_run()
+    return {name: address for name, address in this.hosts.items() if name != this.replica}

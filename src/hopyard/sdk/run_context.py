@@ -18,7 +18,9 @@ class RunContext:
     name: `alice/mnist/12`; the id for a run recorded offline. folder: the replica's own folder on this
     machine. rank, local_rank, world_size: set by the launcher; 0, 0, 1 for a single process. params: declared
     so far. restored_step: step of the checkpoint that this attempt started from; None for a start from
-    scratch.
+    scratch. replica: the name by which the other replicas of the gang find this one (`worker-0`). hosts: the
+    address of each replica of the gang by its name, in the order of ranks; empty for a single process.
+    workspace: the folder that all replicas of the run read and write, and that survives each attempt.
     """
 
     id: str
@@ -32,5 +34,8 @@ class RunContext:
     world_size: int = 1
     role: str = "worker"
     restored_step: int | None = None
+    replica: str = "worker-0"
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    workspace: Path | None = None
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)

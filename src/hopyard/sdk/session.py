@@ -136,8 +136,11 @@ class Session:
             world_size=_parse_int(environ.get("WORLD_SIZE"), 1),
             role=environ.get("ROLE_NAME") or "worker",
             restored_step=_parse_int(step, 0) if step and self._restore_dir else None,
+            replica=environ.get("HOPYARD_REPLICA") or "worker-0",
+            hosts=_texts(environ.get("HOPYARD_HOSTS")),
+            workspace=Path(environ["HOPYARD_WORKSPACE"]) if environ.get("HOPYARD_WORKSPACE") else None,
             params=dict(self.declared),
-            tags=_tags(environ.get("HOPYARD_TAGS")),
+            tags=_texts(environ.get("HOPYARD_TAGS")),
         )
 
     # -- checkpoints -----------------------------------------------------------------------------------------
@@ -478,14 +481,14 @@ def _parse_int(text: str | None, default: int) -> int:
     return int(text) if text is not None and text.isdecimal() else default
 
 
-def _tags(text: str | None) -> dict[str, str]:
+def _texts(text: str | None) -> dict[str, str]:
     import json
 
     try:
-        tags = json.loads(text or "{}")
+        values = json.loads(text or "{}")
     except ValueError:
         return {}
-    return {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {}
+    return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
 
 
 def _flush(stream: Any) -> None:

@@ -28,6 +28,7 @@ class LocalEngineFixture(EngineFixture):
     home: Home = Home(Path("/nonexistent"))
     use_cgroups: bool = True
     pass_environment: tuple[str, ...] = ()
+    namespaces: bool = True
 
     def new_engine(self, *, adopt: bool = True, node: LocalNodeSettings | None = None) -> LocalEngine:
         """Another engine on the same home."""
@@ -39,6 +40,7 @@ class LocalEngineFixture(EngineFixture):
             adopt_replicas=adopt,
             node=node,
             pass_environment=self.pass_environment,
+            namespaces=self.namespaces,
         )
 
     def folder(self, attempt: str, rank: int = 0) -> Path:
@@ -69,6 +71,7 @@ async def open_local_engine(
     use_cgroups: bool = True,
     node: LocalNodeSettings | None = None,
     pass_environment: tuple[str, ...] = (),
+    namespaces: bool = True,
 ) -> AsyncIterator[LocalEngineFixture]:
     home = Home(folder / "home").create()
     with FakeServer() as sink:
@@ -80,6 +83,7 @@ async def open_local_engine(
             home=home,
             use_cgroups=use_cgroups,
             pass_environment=pass_environment,
+            namespaces=namespaces,
         )  # type: ignore[arg-type]
         fixture.engine = engine = fixture.new_engine(node=node)
         try:

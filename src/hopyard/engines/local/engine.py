@@ -39,7 +39,7 @@ from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_node
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
-from hopyard.engines.local.ports import choose_port
+from hopyard.engines.local.ports import choose_port, replica_address
 from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
 from hopyard.engines.local.spawner import SpawnerClient
 from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
@@ -273,6 +273,7 @@ class LocalEngine:
                 ),
                 processes=self._processes,
                 namespaces=self._namespaces,
+                hosts={r.host_name: replica_address(share.port, r.rank) for r in launch.replicas},
             ),
         )
 

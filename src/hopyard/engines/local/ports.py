@@ -1,4 +1,4 @@
-"""Ports for the rendezvous of a gang."""
+"""Ports for the rendezvous of a gang, and the addresses of its replicas."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from hopyard.errors import LaunchFailed
 
 _MIN_PORT, _MAX_PORT = 10_000, 65_000
+_ADDRESSES = 250  # of one gang
 
 
 def choose_port(used: Collection[int]) -> int:
@@ -30,6 +31,15 @@ def choose_port(used: Collection[int]) -> int:
         if port not in used and _is_port_free(port):
             return port
     raise LaunchFailed("no free port for the rendezvous of the replicas")
+
+
+def replica_address(port: int, rank: int) -> str:
+    """Returns the loopback address of a replica of the gang with this rendezvous port.
+
+    Each live gang of the machine has a port of its own. So each replica has an address of its own, and two
+    may listen on the same port. From rank 250 on, replicas share addresses.
+    """
+    return f"127.{port >> 8}.{port & 255}.{rank % _ADDRESSES + 1}"
 
 
 def _ephemeral_range() -> tuple[int, int]:
