@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import venv
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from hopyard.api_client import types as api
 from hopyard.api_client.local_server import connect
 from hopyard.client.editable_installs import find_editable_installs, record_editable_installs
 from hopyard.client.fork_code import fork_run
-from hopyard.errors import NotFound, SpecError
+from hopyard.errors import NotFound, SpecError, StudyFailed
 
+AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@example.org")
 TRAIN = """
 import proj.net
 import hopyard as hop
@@ -112,3 +114,36 @@ def test_parts_of_a_virtual_environment_inside_the_code_are_no_code(code: Path, 
     assert "outside the packed folder: cloned" in lines[0]
     (site / "hand.pth").write_text(f"{tmp_path}\n")
     assert {each.name for each in find_editable_installs(interpreter)} == {"cloned", ""}
+
+
+def test_resumed_study_has_metadata_links_and_git_state_of_its_new_code(code: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "index").mkdir()
+    metadata = (
+        "# /// script\n# dependencies = ['absent-package']\n# [[tool.uv.index]]\n"
+        f"# url = '{(tmp_path / 'index').as_uri()}'\n# default = true\n# ///\n"
+    )
+    (code / "train.py").write_text("raise SystemExit(3)\n")
+    first = hop.search("train.py", space={"lr": "uniform(0, 1)"}, metric="loss", trials=2, concurrent=1)
+    with pytest.raises(StudyFailed, match="all 2 trials failed"):
+        first.wait(120)
+    (code / "train.py").write_text(f"{metadata}print('mended')\n")
+    (code / "data").symlink_to(tmp_path / "data")
+    for words in (["init", "-q"], ["add", "."], [*AUTHOR, "commit", "-q", "-m", "mended"]):
+        subprocess.run(["git", *words], cwd=code, check=True)
+    resumed = first.resume(folder=code, trials=3)
+    try:
+        spec = connect().get_run(resumed.id)["spec"]
+        assert spec["study"] is not None
+        for each in (spec, spec["study"]["trial"]):
+            environment = each["environment"]
+            assert environment["links"] == {"data": str(tmp_path / "data")}
+            assert environment["interpreter"] == "" and environment["requirements"]
+            requirements = b"".join(
+                blob
+                for _, blob in connect().fetch(environment["requirements"], [environment["requirements"]])
+            )
+            assert b"absent-package" in requirements
+            assert len(each["git"]["commit"]) == 40 and each["code"] == spec["code"]
+    finally:
+        resumed.stop()

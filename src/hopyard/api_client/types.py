@@ -245,12 +245,15 @@ class ConstantIn(TypedDict):
 
 class ContinueIn(TypedDict):
     """trials: the new total limit of trials, null for the previous one. code: a tree that replaces the
-    study's code. param_format: how the script of the trials takes its parameters, null for that of the
-    study. queue, priority: of the new run and its trials, null for those of the study. trust: as for a
-    fork. id: chosen by the client for safe retries."""
+    study's code. git: its state. environment: null for that of the study. param_format: how the script of
+    the trials takes its parameters, null for that of the study. queue, priority: of the new run and its
+    trials, null for those of the study. trust: as for a fork. id: chosen by the client for safe
+    retries."""
 
     code: NotRequired[str | None]
     env: NotRequired[Mapping[str, str] | None]
+    environment: NotRequired[EnvironmentIn | None]
+    git: NotRequired[GitIn | None]
     id: NotRequired[str | None]
     param_format: NotRequired[ParamFormatIn | None]
     priority: NotRequired[int | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,57 +40,82 @@ def fork_run(
     installed by now, and records it; a difference to `source` is notified. An environment of requirements is
     built again as it was, except that of inline metadata that the new code changes.
     """
-    recorded = source["spec"].get("environment") or cast("api.EnvironmentIn", {})
-    extras: dict[str, bytes] = {}
-    environment = None if code is None else _changed_metadata(client, source, code, extras, notify)
-    if environment is None:
-        environment = _current_environment(source, code, notify)
+    if code is None:
+        current = _current_environment(source, None, notify)
+        if current is not None:
+            changes["environment"] = {**current, "links": _recorded_environment(source).get("links") or {}}
+        return client, client.fork_run(source["id"], changes, plan=1)
+    new = pack_new_code(client, source, code, notify=notify, on_progress=on_progress)
+    current = None if new.metadata is not None else _current_environment(source, code, notify)
+    environment = new.environment(source, current)
     if environment is not None:
         changes["environment"] = environment
-        environment["links"] = recorded.get("links") or {}
-    if code is None:
-        return client, client.fork_run(source["id"], changes, plan=1)
-    probe = GitProbe(code, notify=notify)
-    try:
-        tree, links = pack_new_code(client, source, code, probe, notify=notify, on_progress=on_progress)
-        if links != (recorded.get("links") or {}):
-            changes["environment"] = {**(environment or recorded), "links": links}
-        changes["code"], changes["git"] = tree.digest, git_json(probe, extras)
-    finally:
-        probe.close()
+    changes["code"], changes["git"] = new.tree.digest, new.git
     return send_with_blobs(
         client,
         lambda client: client.fork_run(source["id"], changes, plan=1),
-        tree,
-        extras,
+        new.tree,
+        new.extras,
         on_progress=on_progress,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class NewCode:
+    """Code that replaces that of a run. git: its state. links: its links out of the folder. metadata: the
+    environment of inline metadata that has changed. extras: blobs beside the tree."""
+
+    tree: PackedTree
+    git: api.GitIn | None
+    links: dict[str, str]
+    metadata: api.EnvironmentIn | None
+    extras: dict[str, bytes]
+
+    def environment(
+        self, source: api.RunOut, current: api.EnvironmentIn | None = None
+    ) -> api.EnvironmentIn | None:
+        """Returns the environment of a run of this code that follows `source`; None for that of `source`.
+        current: what the interpreter of `source` has by now."""
+        recorded = _recorded_environment(source)
+        changed = self.metadata or current
+        if changed is None and self.links == (recorded.get("links") or {}):
+            return None
+        return {**(changed or recorded), "links": self.links}
+
+
 def pack_new_code(
-    client: Client,
-    source: api.RunOut,
-    code: Path,
-    probe: GitProbe,
-    *,
-    notify: Notify,
-    on_progress: ProgressFactory,
-) -> tuple[PackedTree, dict[str, str]]:
-    """Packs a folder as the code of a run that follows `source`. Returns its tree, and its links out of the
-    folder. Raises SpecError for code that lacks a script of the run."""
+    client: Client, source: api.RunOut, code: Path, *, notify: Notify, on_progress: ProgressFactory
+) -> NewCode:
+    """Packs a folder as the code of a run that follows `source`. Raises SpecError for code that lacks a
+    script of the run."""
     spec = source["spec"]
-    commands = _commands(spec)
+    extras: dict[str, bytes] = {}
+    metadata = _changed_metadata(client, source, code, extras, notify)
     places = [ref.get("path") or "" for ref in spec.get("datasets") or ()]
-    requirements = (spec.get("environment") or {}).get("requirements")
+    requirements = _recorded_environment(source).get("requirements")
     needed: set[str] = set()
     if requirements:
         data = b"".join(blob for _, blob in client.fetch(requirements, [requirements]))
         needed = recorded_archives(data.decode(errors="replace"), code)
-    tree = pack_code(
-        code, probe, commands, needed=needed, notify=notify, on_progress=on_progress, omitted=places
-    )
-    check_settings_files(tree)
-    return tree, kept_links(tree, places, notify)
+    probe = GitProbe(code, notify=notify)
+    try:
+        tree = pack_code(
+            code,
+            probe,
+            _commands(spec),
+            needed=needed,
+            notify=notify,
+            on_progress=on_progress,
+            omitted=places,
+        )
+        check_settings_files(tree)
+        return NewCode(tree, git_json(probe, extras), kept_links(tree, places, notify), metadata, extras)
+    finally:
+        probe.close()
+
+
+def _recorded_environment(source: api.RunOut) -> api.EnvironmentIn:
+    return cast("api.EnvironmentIn", source["spec"].get("environment") or {})
 
 
 def _commands(spec: Any) -> list[Sequence[str]]:
@@ -104,7 +130,7 @@ def _changed_metadata(
     """Returns the environment of the inline metadata that the new code has changed, None without a change."""
     spec = source["spec"]
     name, environment = changed_metadata(
-        cast("api.EnvironmentIn", spec.get("environment") or {}),
+        _recorded_environment(source),
         _commands(spec),
         code,
         lambda path: read_code_file(client, source, os.path.normpath(path)),
@@ -121,7 +147,7 @@ def _changed_metadata(
 def _current_environment(source: api.RunOut, code: Path | None, notify: Notify) -> api.EnvironmentIn | None:
     """Returns the environment of the run's interpreter as it is now; None for an environment that is built,
     and for an interpreter that is not on this machine."""
-    recorded = source["spec"].get("environment") or cast("api.EnvironmentIn", {})
+    recorded = _recorded_environment(source)
     interpreter = recorded.get("interpreter") or ""
     if recorded.get("lock"):
         count = sum(name != "python" for name in recorded.get("packages") or {})

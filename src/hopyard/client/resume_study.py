@@ -50,14 +50,14 @@ def resume_study(
     """Resumes the study in a new run, and returns that run.
 
     A study that is stopping is waited for. trials: how many in all. code: a folder that replaces the study's
-    code. queue, priority: others than the study's. env, secrets: variables, and names of secrets, that are
-    added. trust: whether all of another user's states may be read, which may run that user's code.
+    code, with its inline metadata, links and git state. queue, priority: others than the study's. env,
+    secrets: variables, and names of secrets, that are added. trust: whether all of another user's states may
+    be read, which may run that user's code.
 
     Raises Conflict where the study has not ended, or has finished and no more trials are requested; SpecError
     where its searcher cannot propose more.
     """
     from hopyard.client.fork_code import pack_new_code
-    from hopyard.client.git_state import GitProbe
     from hopyard.client.param_forms import fork_trial_form
     from hopyard.client.submit import send_with_blobs
     from hopyard.config.run_request import check_priority
@@ -89,13 +89,9 @@ def resume_study(
     form = fork_trial_form(get_study_spec(study), code, notify=notify)
     if form is not None:
         body["param_format"] = cast("api.ParamFormatIn", asdict(form))
-    probe = GitProbe(code, notify=notify)
-    try:
-        tree, _ = pack_new_code(client, study, code, probe, notify=notify, on_progress=on_progress)
-    finally:
-        probe.close()
-    body["code"] = tree.digest
-    return send_with_blobs(client, send, tree, {}, on_progress=on_progress)
+    new = pack_new_code(client, study, code, notify=notify, on_progress=on_progress)
+    body["code"], body["git"], body["environment"] = new.tree.digest, new.git, new.environment(study)
+    return send_with_blobs(client, send, new.tree, new.extras, on_progress=on_progress)
 
 
 def previous_study_names(client: Client, studies: Sequence[api.RunOut]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.config.search.study_fork import fork_study_spec
 from hopyard.controller.manifests import decode_manifest
 from hopyard.domain.ids import Digest
-from hopyard.domain.run import ParamValue, ResumeFrom, Run
+from hopyard.domain.run import Environment, GitState, ParamValue, ResumeFrom, Run
 from hopyard.domain.study import InitialState, Parallel
 from hopyard.errors import IntegrityError, NotFound, SpecError
 from hopyard.sdk.checkpoints import INDEX_FILE
@@ -121,6 +121,14 @@ def with_trial_code(
     if code is not None:
         changed |= {"code": code, "git": git}
     return {**study, "trial": {**trial, **msgspec.to_builtins(changed)}}
+
+
+def to_git(state: GitIn | None) -> GitState | None:
+    return None if state is None else msgspec.convert(state, GitState, from_attributes=True)
+
+
+def to_environment(environment: EnvironmentIn) -> Environment:
+    return msgspec.convert(environment, Environment, from_attributes=True)
 
 
 async def _fork_search(services: Services, source: Run, params: Mapping[str, ParamValue]) -> StudyFork:

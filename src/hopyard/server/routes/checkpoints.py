@@ -36,13 +36,19 @@ from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import ParamFormat
-from hopyard.domain.run import Environment, GitState, RoleSpec, Run, RunSpec
 from hopyard.domain.run import ResumeFrom as Resume
+from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.domain.script_tags import without_script_tags
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
 from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.fork_study import BEST_CHECKPOINT, fork_study, with_trial_code
+from hopyard.server.fork_study import (
+    BEST_CHECKPOINT,
+    fork_study,
+    to_environment,
+    to_git,
+    with_trial_code,
+)
 from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.pages import PageQuery
 from hopyard.server.queue_cache import without_removed_queue
@@ -320,10 +326,8 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         else msgspec.convert(change.topology, Topology, from_attributes=True),
         roles=spec.roles if change.roles is None else tuple(_to_role(role) for role in change.roles),
         code=spec.code if change.code is None else Digest(change.code),
-        git=spec.git if change.code is None else _to_git(change.git),
-        environment=spec.environment
-        if change.environment is None
-        else msgspec.convert(change.environment, Environment, from_attributes=True),
+        git=spec.git if change.code is None else to_git(change.git),
+        environment=spec.environment if change.environment is None else to_environment(change.environment),
         param_format=spec.param_format
         if change.param_format is None
         else msgspec.convert(change.param_format, ParamFormat, from_attributes=True),
@@ -337,10 +341,6 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         initial_folder=None,
         continued_runs=(),
     )
-
-
-def _to_git(state: GitIn | None) -> GitState | None:
-    return None if state is None else msgspec.convert(state, GitState, from_attributes=True)
 
 
 def _kept_files(source: Run, user: str, change: ForkIn) -> Digest:

@@ -25,7 +25,7 @@ from hopyard.config.schemas.fields import (
     RequestModel,
     SecretName,
 )
-from hopyard.config.schemas.runs import ParamFormatIn
+from hopyard.config.schemas.runs import EnvironmentIn, GitIn, ParamFormatIn
 from hopyard.domain.access import Scope
 from hopyard.domain.attempt import Exit
 from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId
@@ -35,7 +35,7 @@ from hopyard.errors import Conflict, Forbidden, SpecError
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Endpoint
-from hopyard.server.fork_study import with_trial_code
+from hopyard.server.fork_study import to_environment, to_git, with_trial_code
 from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.queue_cache import without_removed_queue
 from hopyard.server.responses import encode
@@ -69,12 +69,14 @@ class LookIn(RequestModel):
 
 class ContinueIn(RequestModel):
     """trials: the new total limit of trials, null for the previous one. code: a tree that replaces the
-    study's code. param_format: how the script of the trials takes its parameters, null for that of the study.
-    queue, priority: of the new run and its trials, null for those of the study. trust: as for a fork. id:
-    chosen by the client for safe retries."""
+    study's code. git: its state. environment: null for that of the study. param_format: how the script of the
+    trials takes its parameters, null for that of the study. queue, priority: of the new run and its trials,
+    null for those of the study. trust: as for a fork. id: chosen by the client for safe retries."""
 
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     code: Hex | None = None
+    git: GitIn | None = None
+    environment: EnvironmentIn | None = None
     param_format: ParamFormatIn | None = None
     queue: Name | None = None
     priority: Priority | None = None
@@ -251,9 +253,17 @@ def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | Non
         "continues": source.id,
         "trials": limit if change.trials is None else change.trials,
     }
-    study = with_trial_code(study, change.code, param_format=change.param_format)
+    study = with_trial_code(
+        study,
+        change.code,
+        git=change.git,
+        environment=change.environment,
+        param_format=change.param_format,
+    )
     if change.code is not None:
-        spec = replace(spec, code=Digest(change.code), git=None)
+        spec = replace(spec, code=Digest(change.code), git=to_git(change.git))
+    if change.environment is not None:
+        spec = replace(spec, environment=to_environment(change.environment))
     if change.queue is not None:
         spec = replace(spec, queue=QueueName(change.queue))
     if change.priority is not None:
