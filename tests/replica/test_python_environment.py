@@ -569,6 +569,17 @@ def test_missing_interpreter_is_reported(run_scenario: RunScenario) -> None:
     run_scenario(scenario)
 
 
+def test_versions_of_pyenv_replace_its_shims(tmp_path: Path) -> None:
+    root = tmp_path / "pyenv"
+    for version in ("2.7.18", "3.9.18", "3.12.1", "3.13.0", "pypy3.10-7.3", "my-project"):
+        (root / "versions" / version / "bin").mkdir(parents=True)
+    path = os.pathsep.join(("/opt/bin", f"{root}/shims", "/usr/bin"))
+    releases = [f"{root}/versions/{version}/bin" for version in ("3.13.0", "3.12.1", "3.9.18")]
+    expected = os.pathsep.join(("/opt/bin", *releases, "/usr/bin"))
+    assert python_environment.interpreter_path({"PATH": path, "PYENV_ROOT": str(root)}) == expected
+    assert python_environment.interpreter_path({"PATH": "/usr/bin", "PYENV_ROOT": str(root)}) == "/usr/bin"
+
+
 def test_lock_is_parsed_into_packages() -> None:
     lock = (
         b"--index-url https://example.org/simple\nsix==1.17.0\n"

@@ -56,6 +56,7 @@ MAX_CACHE_AGE_S = 30 * 86400
 _SECRET = "HOPYARD_SECRET_"
 _READY_FILE, _LOCKS_DIR = ".ready", "locks"
 _LOCK_FORMAT = 2  # of stored locks
+_RELEASE = re.compile(r"3\.(\d+)\.(\d+)")  # the folder of a version of pyenv
 _NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
 
 
@@ -522,6 +523,20 @@ def _find_python(version: str) -> str:
     argv = ["python", "find", "--no-project", "--no-cache", version]
 
     def run(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(command, env=env, capture_output=True, check=False)
+        with_pyenv = {**env, "PATH": interpreter_path(env)}
+        return subprocess.run(command, env=with_pyenv, capture_output=True, check=False)
 
     return run_uv(run, argv, activity=f"Python {version} is not on this node").decode().strip()
+
+
+def interpreter_path(env: Mapping[str, str]) -> str:
+    """Returns PATH with the interpreters of pyenv, newest first, in place of its shims. A shim of a version
+    that is not active fails, and uv then ends its search."""
+    root = Path(env.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    matches = [(_RELEASE.fullmatch(folder.parent.name), folder) for folder in root.glob("versions/*/bin")]
+    releases = [(tuple(map(int, found.groups())), str(folder)) for found, folder in matches if found]
+    folders = [folder for _release, folder in sorted(releases, reverse=True)]
+    path = env.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(
+        each for entry in path for each in (folders if entry == str(root / "shims") else [entry])
+    )
