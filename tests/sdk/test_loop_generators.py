@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,16 @@ class Killed(Exception):
 
 
 def train(
-    folder: Path, loader: Any, *, bound: bool, kill_at: int = -1, restore: Path | None = None
+    folder: Path,
+    loader: Any,
+    *,
+    bound: bool = False,
+    kill_at: int = -1,
+    restore: Path | None = None,
+    wrap: Callable[[Any], Any] = lambda loader: loader,
 ) -> list[str]:
-    """Runs three epochs, or until the item `kill_at`. Returns the items."""
+    """Runs three epochs, or until the item `kill_at`. Returns the items. wrap: makes what a loop iterates
+    over."""
     (folder / "streams").mkdir(parents=True)
     environ = {"HOPYARD_RUN_ID": "r1", **({"HOPYARD_RESTORE_DIR": str(restore)} if restore else {})}
     session = Session(str(folder), environ, offline=True)
@@ -110,7 +118,7 @@ def train(
     )
     try:
         for _ in Loop(range(3), session, save_every=1, name="epoch"):
-            for item in Loop(loader, session, save_every=1, name="item"):
+            for item in Loop(wrap(loader), session, save_every=1, name="item"):
                 seen.append(str(item))
                 if len(seen) == kill_at:
                     raise Killed
@@ -159,3 +167,69 @@ def test_order_continues_after_a_kill(tmp_path: Path, make: Any, bound: bool) ->
         newest = max((folder / "checkpoints").iterdir(), key=lambda saved: int(saved.name))
         resumed = train(tmp_path / f"resumed{kill_at}", make(), bound=bound, restore=newest)
         assert resumed == expected
+
+
+class Progress:
+    """Iterates over another object, as tqdm and loaders that move batches to a device."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.wrapped
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+SHARED_LOADER = Shuffled()
+
+
+def from_module() -> Iterator[Any]:
+    yield from SHARED_LOADER
+
+
+@pytest.mark.parametrize(
+    ("make", "wrap"),
+    [
+        (Shuffled, lambda loader: zip(loader, loader, strict=True)),
+        (Shuffled, lambda loader: itertools.islice(endless(loader), 8)),
+        (Shuffled, lambda loader: Progress(enumerate(Progress(loader)))),
+        pytest.param(torch_loader, Progress, marks=pytest.mark.torch),
+    ],
+)
+def test_order_of_a_wrapped_loader_continues_after_a_kill(tmp_path: Path, make: Any, wrap: Any) -> None:
+    expected = train(tmp_path / "whole", make(), wrap=wrap)
+    for kill_at in (4, 9):  # in an epoch, at the first item of one
+        train(tmp_path / str(kill_at), make(), kill_at=kill_at, wrap=wrap)
+        newest = max((tmp_path / str(kill_at) / "checkpoints").iterdir(), key=lambda saved: int(saved.name))
+        resumed = train(tmp_path / f"resumed{kill_at}", make(), restore=newest, wrap=wrap)
+        assert resumed == expected
+
+
+def test_generators_of_what_a_generator_function_uses_are_found() -> None:
+    assert list(find_generators(from_module())) == ["SHARED_LOADER.generator"]
+
+
+def test_global_generators_and_cycles_end_the_search() -> None:
+    wrapped = Progress(None)
+    wrapped.wrapped = [wrapped, random]
+    assert find_generators(wrapped) == {}
+
+
+@pytest.mark.torch
+def test_a_loader_that_has_drawn_before_its_loop_needs_a_bound_generator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = train(tmp_path / "whole", torch_loader(), wrap=enumerate, bound=True)
+    train(tmp_path / "killed", torch_loader(), wrap=enumerate, bound=True, kill_at=9)
+    newest = max((tmp_path / "killed" / "checkpoints").iterdir(), key=lambda saved: int(saved.name))
+    resumed = train(tmp_path / "resumed", torch_loader(), wrap=enumerate, bound=True, restore=newest)
+    assert resumed == expected
+    assert "drawn from" not in capsys.readouterr().err
+    train(tmp_path / "unbound", torch_loader(), wrap=enumerate, kill_at=1)
+    assert (
+        "give the loader itself to the loop, as in `enumerate(hop.loop(loader))`" in capsys.readouterr().err
+    )

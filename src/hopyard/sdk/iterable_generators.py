@@ -6,27 +6,41 @@ A checkpoint holds their states, since the global generators do not determine su
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterable, Mapping
+from types import GeneratorType, ModuleType
 from typing import Any
 
 from hopyard.sdk.object_state import StateKind, capture_state, restore_state, state_kind
 
 # of a loader and of its parts, such as a `Subset` or a `ChainDataset`
-_PARTS = ("sampler", "batch_sampler", "dataset", "datasets")
-_MAX_DEPTH, _MAX_ITEMS = 6, 64  # of nested parts, and of a list or dict
+_PART_NAMES = ("sampler", "batch_sampler", "dataset", "datasets")
+_MAX_DEPTH, _MAX_ITEMS, _MAX_OBJECTS = 8, 64, 500  # of nested parts, of a list or dict, and altogether
 _PLAIN_TYPES = (str, bytes, int, float, type(None))
+_ITERATOR_MODULES = ("builtins", "itertools")  # of `enumerate`, `zip`, `islice` and the like
 _GENERATOR_KINDS = frozenset({StateKind.STATE, StateKind.PYTHON_STATE, StateKind.BIT_GENERATOR})
 
 
 def find_generators(iterable: object) -> dict[str, Any]:
-    """Returns the generators in the attributes of the iterable, its samplers and its dataset, by path.
+    """Returns the generators in the attributes of the iterable and of the iterables in it, by path.
 
-    Those in lists and dicts count, too.
+    These are samplers and datasets of a loader, and loaders in an object of the script, in `enumerate`,
+    `zip` and the like, or in the variables of a generator function. Those in lists and dicts count, too.
     """
     found: dict[str, Any] = {}
-    _search(iterable, "", found, _MAX_DEPTH)
+    _search(iterable, "", found, {id(iterable): iterable}, _MAX_DEPTH)
     return found
+
+
+def has_started_loader(iterable: object) -> bool:
+    """Returns whether an iterator of a PyTorch loader is in the iterable, such as that in
+    `enumerate(loader)`. It has drawn from the loader's generator, and its workers draw items."""
+    seen: dict[int, object] = {}
+    _search(iterable, "", {}, seen, _MAX_DEPTH)
+    return any(
+        base.__name__ == "_BaseDataLoaderIter" for value in seen.values() for base in type(value).__mro__
+    )
 
 
 def capture_generators(generators: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,23 +72,48 @@ def start_workers(iterable: Any) -> None:
         iter(iterable)
 
 
-def _search(value: object, prefix: str, found: dict[str, Any], depth: int) -> None:
-    attributes = getattr(value, "__dict__", None)
-    if not isinstance(attributes, dict):
-        return
-    for name, part in list(attributes.items()):  # a thread of a dataset may add some
-        is_part = name in _PARTS and depth > 0
+def _search(value: object, prefix: str, found: dict[str, Any], seen: dict[int, object], depth: int) -> None:
+    for name, part in _parts(value):
         for key, item in _items(part):
+            if id(item) in seen or len(seen) > _MAX_OBJECTS:
+                continue
+            seen[id(item)] = item
             path = f"{prefix}{name}{key}"
-            if _is_generator(item) and all(item is not known for known in found.values()):
+            if _is_generator(item):
                 found[path] = item
-            elif is_part:
-                _search(item, f"{path}.", found, depth - 1)
+            elif depth > 0 and (name in _PART_NAMES or _is_iterable(item)):
+                _search(item, f"{path}.", found, seen, depth - 1)
+
+
+def _parts(value: object) -> Iterable[tuple[str, object]]:
+    """Returns what an object refers to, by name: its attributes, the variables of a generator function, or
+    the arguments of an iterator such as `enumerate`."""
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        if frame is None:
+            return ()  # it has ended
+        shared = frame.f_globals
+        used = [(name, shared[name]) for name in value.gi_code.co_names if name in shared]
+        return [*frame.f_locals.items(), *used]
+    attributes = getattr(value, "__dict__", None)
+    if isinstance(attributes, dict):
+        return list(attributes.items())  # a thread of a dataset may add some
+    if type(value).__module__ in _ITERATOR_MODULES and hasattr(value, "__next__"):
+        return [(f"({index})", part) for index, part in enumerate(gc.get_referents(value))]
+    return ()
+
+
+def _is_iterable(value: object) -> bool:
+    """Returns whether items can be drawn from the value, by its type: parts of a dataset may answer each name
+    with an error of their own."""
+    return any(hasattr(type(value), name) for name in ("__iter__", "__getitem__", "__next__"))
 
 
 def _is_generator(value: Any) -> bool:
     """Returns whether the value has the state of a generator. Other objects of a dataset may have methods of
     these names that take arguments, or answer each name with an error of their own."""
+    if isinstance(value, ModuleType):
+        return False  # `random` itself is global
     try:
         return state_kind(value) in _GENERATOR_KINDS and capture_state(value) is not None
     except Exception:

@@ -14,12 +14,14 @@ from hopyard.sdk.checkpoints import LoopPosition
 from hopyard.sdk.iterable_generators import (
     capture_generators,
     find_generators,
+    has_started_loader,
     has_started_workers,
     restore_generators,
     start_workers,
 )
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.resumable_loop import Loop
+from hopyard.sdk.warn_once import warn_once
 
 
 class LoopGenerators:
@@ -30,6 +32,7 @@ class LoopGenerators:
         self._restored: dict[str, Any] = {}  # states of a checkpoint, until their loop begins
         self._bound_paths: set[str] = set()
         self._entry_states: dict[str, Any] = {}
+        self._entered: dict[str, Any] = {}  # generators of the loop that began last
 
     def resume_from(self, states: object) -> None:
         """Sets the states of the checkpoint, by loop."""
@@ -46,6 +49,8 @@ class LoopGenerators:
         key, generators = loop.name, find_generators(loop.iterable)
         bound_ids = {id(value) for value in binding.bound_objects(bound).values()}
         self._bound_paths = {path for path, value in generators.items() if id(value) in bound_ids}
+        if bound_ids and key not in self._by_loop:
+            self._check_start(loop, generators)
         restored = self._restored.pop(key, None)
         if restored is not None:
             # if the completed items are drawn again, their pass may have started the workers itself
@@ -53,26 +58,36 @@ class LoopGenerators:
             _warm_up(loop, restored if begin is None else begin)
             unbound = {path: value for path, value in generators.items() if path not in self._bound_paths}
             restore_generators(unbound, restored["states"])
+        self._entered = generators
         if generators or getattr(loop.iterable, "persistent_workers", False):
             self._by_loop[key] = loop, generators
         self._entry_states = capture_generators(generators)
         return _capture(loop, generators)
+
+    def _check_start(self, loop: Loop[Any], generators: Mapping[str, Any]) -> None:
+        """Warns of a pass that has begun before its loop, so that a resumed run cannot repeat its draws."""
+        if len(generators) > len(self._bound_paths) and has_started_loader(loop.iterable):
+            warn_once(
+                f"the loop `{loop.name}` gets an iterator that has drawn from its loader's generator: a "
+                "resumed run may have another order; give the loader itself to the loop, as in "
+                "`enumerate(hop.loop(loader))`, or bind the generator",
+                kind=f"started-{loop.name}",
+            )
 
     def replay(self, loop: Loop[Any], begin: Mapping[str, Any] | None, *, is_rank_0: bool) -> None:
         """The completed items are drawn again: from the states as the pass began."""
         if begin is None:
             return
         _warm_up(loop, begin)
-        generators = find_generators(loop.iterable)
         selected = {
-            path: value for path, value in generators.items() if is_rank_0 or path in self._bound_paths
+            path: value for path, value in self._entered.items() if is_rank_0 or path in self._bound_paths
         }
         restore_generators(selected, begin["states"])
 
-    def catch_up(self, loop: Loop[Any]) -> None:
+    def catch_up(self) -> None:
         """The completed items are drawn: the states of the checkpoint apply again."""
         if self._entry_states:
-            restore_generators(find_generators(loop.iterable), self._entry_states)
+            restore_generators(self._entered, self._entry_states)
             self._entry_states = {}
 
 

@@ -322,7 +322,7 @@ class Session:
     def on_caught_up(self, loop: Loop[Any]) -> None:
         if self._restored is not None and not self._loop_stack.is_resuming and self.rank() == 0:
             restore_rng(self._restored.rng_states())
-        self._loop_generators.catch_up(loop)
+        self._loop_generators.catch_up()
         if loop in self._loop_stack.active[:1]:
             self._report_progress(loop)
 
