@@ -33,13 +33,17 @@ class StubHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._respond({})
+        if self.path.endswith("/runs"):
+            refusal = {"code": "bad_spec", "message": "params.0: there is no field `count`", "hints": ["x"]}
+            self._respond({"error": refusal}, status=422)
+        else:
+            self._respond({})
         if self.path.endswith("/shutdown"):
             threading.Thread(target=self.server.shutdown).start()
 
-    def _respond(self, body: object) -> None:
+    def _respond(self, body: object, *, status: int = 200) -> None:
         data = json.dumps(body).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from hopyard import __version__
 from hopyard.api_client.local_server import connect, find_server, read_login, start_server, stop_server
 from hopyard.config.home import Home
 from hopyard.errors import AuthError, ServerUnavailable, SpecError
@@ -53,6 +54,25 @@ def test_server_starts_once_and_is_found_again(home: Home) -> None:
     home.server_file.unlink()
     assert find_server(home) == first and connect(start=False).url == first.url, "the socket shows the same"
     client.close()
+
+
+def test_server_of_earlier_version_is_named_with_the_command_that_updates_it(
+    home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    update = "run `hop down --keep-runs` and `hop up` to update it; its runs continue"
+    start_server(home, command=command(home))
+    client = connect(start=False)
+    assert capsys.readouterr().err == ""
+    # the version of a development build does not change with each field
+    with pytest.raises(SpecError, match="there is no field `count`") as refused:
+        client.call("POST", "/runs", json_body={})
+    assert refused.value.hints == (f"the server is of an earlier version than this command; {update}",)
+    client.close()
+    home.server_file.write_text(home.server_file.read_text().replace("0.1.0", "0.0.9"))
+    connect(start=False).close()
+    assert (
+        capsys.readouterr().err == f"note: the server runs hopyard 0.0.9, this is {__version__}; {update}\n"
+    )
 
 
 def test_eight_concurrent_starts_start_one_server(home: Home) -> None:

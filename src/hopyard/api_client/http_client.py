@@ -23,6 +23,12 @@ from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerFau
 
 API = "/api/v1"
 PAGE_SIZE = 1000  # maximum number of rows per page
+_UNKNOWN_FIELD = "there is no field `"  # in the message of a server that does not know a field
+_LOCAL_VERSION_HINT = (
+    "the server is of an earlier version than this command; run `hop down --keep-runs` and `hop up` to "
+    "update it; its runs continue"
+)
+_REMOTE_VERSION_HINT = "the server is of an earlier version than this command; use the version of the server"
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _FRAME_HEADER = struct.Struct("<32sQ")
 _RETRY_TIMEOUT_S = 60.0  # of requests that an overloaded server rejects
@@ -91,6 +97,7 @@ class HttpClient:
         dial: Callable[[float], socket.socket] | None = None,
     ) -> None:
         self._unavailable_hint = hint
+        self._version_hint = _REMOTE_VERSION_HINT if dial is None else _LOCAL_VERSION_HINT
         host, port = _host_and_port(url)
         if not (token.isascii() and token.isprintable()):
             raise errors.AuthError(
@@ -145,7 +152,7 @@ class HttpClient:
         try:
             response = StreamedResponse(raw, self.url)
             if raw.status >= 400:
-                raise error_from_response(raw.status, response.read())
+                raise error_from_response(raw.status, response.read(), version_hint=self._version_hint)
             # an error of the caller, such as a full disk, is not an error of the connection
             yield response
         except BaseException:
@@ -403,8 +410,12 @@ def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
     return sock
 
 
-def error_from_response(status: int, data: bytes) -> HopyardError:
-    """Returns the exception for an error response; ServerFault for an internal error of the server."""
+def error_from_response(status: int, data: bytes, *, version_hint: str = "") -> HopyardError:
+    """Returns the exception for an error response; ServerFault for an internal error of the server.
+
+    version_hint: added for a field that the server does not have. This program sends only fields that exist,
+    so the server is of an earlier version.
+    """
     default = ServerFault if status >= 500 else HopyardError
     try:
         body = json.loads(data)["error"]
@@ -417,5 +428,7 @@ def error_from_response(status: int, data: bytes) -> HopyardError:
         return default(f"the server answered {status}: {data[:200].decode(errors='replace')}")
     if code == MissingBlobs.code:
         return MissingBlobs(message, digests=body.get("digests") or (), hints=hints)
+    if version_hint and _UNKNOWN_FIELD in message:
+        hints = (version_hint,)
     kind = _ERROR_BY_CODE.get(code, HopyardError)
     return (default if kind is HopyardError else kind)(message, hints=hints)

@@ -291,8 +291,8 @@ def _warn_of_version(server: RunningServer) -> None:
 
     if server.version and server.version != __version__:
         note = (
-            f"note: the server runs hopyard {server.version}, this is {__version__}; run `hop down` "
-            "and `hop up` to update it"
+            f"note: the server runs hopyard {server.version}, this is {__version__}; "
+            "run `hop down --keep-runs` and `hop up` to update it; its runs continue"
         )
         print(note, file=sys.stderr)
 
