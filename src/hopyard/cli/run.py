@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,9 +34,12 @@ from hopyard.cli.options import (
     topology_option,
     where_option,
 )
-from hopyard.cli.terminal.console import print_message
+from hopyard.cli.terminal.console import print_json, print_message
 from hopyard.client.build_run import build_request, check_code_folder, find_interpreter, target_folder
 from hopyard.errors import UsageError
+
+if TYPE_CHECKING:
+    from hopyard.config.run_request import RunRequest
 
 _MODULE_OPTION = re.compile(r"-m[\w.]*|--module(?:=.*)?")
 
@@ -155,6 +159,12 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
     metavar="N|MIN-MAX",
     help="Number of replicas, which start together; elastic 2-8: as many as fit.",
 )
+@click.option(
+    "--nodes",
+    type=int,
+    metavar="N",
+    help="Spread the replicas over N nodes, equally many on each.  [default: one replica per node]",
+)
 @private_folders_option
 @checkpoints_option
 @topology_option
@@ -179,6 +189,11 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
     help="Start from a checkpoint of RUN with the code of this folder; the newest without a step.",
 )
 @click.option("--project", help="The project it belongs to.  [default: the folder's name]")
+@click.option(
+    "--print-spec",
+    is_flag=True,
+    help="Print the hop.yaml of this command line, and submit nothing; with --json as JSON.",
+)
 @detach_option
 @json_option
 def run(
@@ -186,6 +201,7 @@ def run(
     arguments: tuple[str, ...],
     module: str | None,
     start_from: str | None,
+    print_spec: bool,
     detach: bool,
     as_json: bool,
     **options: Any,
@@ -212,12 +228,27 @@ def run(
         print_message(f"note: {what} runs in its own folder, {code_folder}, not in the current one")
     check_code_folder(code_folder)
     request = with_param_format(request, code_folder, notify=print_message)
+    interpreter = find_interpreter(options.get("python"))
+    if print_spec:
+        _print_spec(request if interpreter is None else replace(request, interpreter=interpreter), as_json)
+        if start_from is not None:
+            print_message(f"note: the file has no key for `--from {start_from}`: give the option again")
+        return 0
     client, submitted = submit_run(
         request,
         code_folder,
-        interpreter=find_interpreter(options.get("python")),
+        interpreter=interpreter,
         start_from=start_from,
         notify=print_message,
         on_progress=TransferBar,
     )
     return attach_to_run(client, submitted, detach=detach, as_json=as_json, folder=code_folder)
+
+
+def _print_spec(request: RunRequest, as_json: bool) -> None:
+    from hopyard.config.run_file_text import format_run_file, run_file_values
+
+    if as_json:
+        print_json(run_file_values(request))
+    else:
+        click.echo(format_run_file(request), nl=False)

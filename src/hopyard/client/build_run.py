@@ -57,11 +57,22 @@ def build_request(
         request = RunRequest(roles=(), project=default_project(_target_path(target, folder)[0]))
         role = RoleRequest(command)
     if role is not None:
-        request = replace(request, roles=(replace(role, **parse_sizes(options)),))
+        role = replace(role, **parse_sizes(options))
+        request = replace(request, roles=(role,))
+        if (options.get("nodes") or 1) > 1:
+            notify(_describe_spread(role, options["nodes"]))
     places = parse_placement(options)
     if places:
         request = replace(request, roles=tuple(replace(each, **places) for each in request.roles))
     return _with_saved_files(_apply_options(request, options), _target_path(target, folder)[0])
+
+
+def _describe_spread(role: RoleRequest, nodes: int) -> str:
+    """Returns the sentence about the processes that `--nodes` starts."""
+    each = role.replicas // nodes
+    gpus = f" with {role.gpus} GPU{'s' * (role.gpus > 1)}" if role.gpus else ""
+    replicas = f"one replica{gpus}" if each == 1 else f"{each} replicas{gpus and f'{gpus} each'}"
+    return f"note: {replicas} on each of {nodes} nodes; each replica starts the command once"
 
 
 def _with_saved_files(request: RunRequest, folder: Path) -> RunRequest:

@@ -40,7 +40,7 @@ from functools import partial
 from pathlib import Path
 
 from hopyard.config import resource_requests, units
-from hopyard.config.key_values import Value, check_key, check_variable
+from hopyard.config.key_values import Value, check_key, check_variable, split_key_mark
 from hopyard.config.requirements_path import parse_requirements_path
 from hopyard.config.role_section import read_roles
 from hopyard.config.run_request import (
@@ -151,10 +151,13 @@ def _read_patterns(top: YamlSection) -> tuple[str, ...]:
 
 
 def _read_params(section: YamlSection) -> Mapping[str, Value]:
-    return {
-        section.parsed(key, lambda k=key: check_key(k, what="params")): read_param(section, key)  # type: ignore[misc]
-        for key in section.values
-    }
+    return {_read_param_name(section, key): read_param(section, key) for key in section.values}
+
+
+def _read_param_name(section: YamlSection, key: str) -> str:
+    """Returns the name of a parameter, with the mark of a key that Hydra adds. Raises SpecError."""
+    section.parsed(key, lambda: check_key(split_key_mark(key)[1], what="params"))
+    return key
 
 
 def _read_texts(section: YamlSection, *, variable: bool) -> dict[str, str]:

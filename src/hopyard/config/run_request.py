@@ -22,6 +22,7 @@ from hopyard.config.limits import (
 from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.dataset_paths import normalise_path
+from hopyard.domain.gang import NODE_LEVEL, Closeness
 from hopyard.domain.ids import check_name, slug
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
@@ -211,12 +212,12 @@ def check_priority(priority: int, *, what: str = "--priority") -> int:
 
 
 # options that apply to one role
-SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas", "private_folders")
+SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas", "nodes", "private_folders")
 
 
 def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options --cpus, --memory, --gpus, --gpu-memory, --resource and --replicas as fields of a
-    RoleRequest. An option without a value has no field. Raises SpecError."""
+    """Returns the options --cpus, --memory, --gpus, --gpu-memory, --resource, --replicas and --nodes as
+    fields of a RoleRequest. An option without a value has no field. Raises SpecError."""
     fields: dict[str, Any] = {}
     if options.get("cpus") is not None:
         fields |= {"cpu_milli": units.parse_cpus(options["cpus"], what="--cpus"), "cpu_limited": True}
@@ -236,7 +237,29 @@ def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["private_folders"] = True
     if options.get("replicas") is not None:
         fields["min_replicas"], fields["replicas"] = resource_requests.parse_replicas(options["replicas"])
+    if options.get("nodes") is not None:
+        fields |= _node_fields(options["nodes"], fields, options.get("topology"))
     return fields
+
+
+def _node_fields(nodes: int, sizes: Mapping[str, Any], topology: str | None) -> dict[str, Any]:
+    """Returns the fields of a role whose replicas are spread over this many nodes, equally many on each; by
+    default one. sizes: the other fields. Raises SpecError."""
+    resource_requests.check_replicas(nodes, what="--nodes")
+    if topology is not None:
+        raise SpecError(
+            "--nodes: --topology is given, too",
+            hints=(f"leave out --nodes, and set --replicas {nodes}: the topology places the replicas",),
+        )
+    replicas = sizes.get("replicas", nodes)
+    if sizes.get("min_replicas") or replicas % nodes:
+        given = resource_requests.format_replicas(sizes["min_replicas"], replicas)
+        raise SpecError(
+            f"--nodes: --replicas {given} is not a multiple of {nodes} nodes",
+            hints=(f"set --replicas to {nodes} times the replicas on each node, or leave it out",),
+        )
+    spread = TopologyRequest(Closeness.SPREAD.value, NODE_LEVEL, replicas // nodes)
+    return {"min_replicas": 0, "replicas": replicas, "topology": spread if nodes > 1 else None}
 
 
 def gpu_fields(

@@ -1,0 +1,98 @@
+"""Writes the request of a run as a `hop.yaml`, which `config.run_file` reads as exactly the same request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopyard.config import resource_requests, units
+from hopyard.config.resource_requests import GpuRequest
+from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
+from hopyard.config.yaml_loader import dump_yaml
+from hopyard.domain.param_format import ParamStyle
+
+
+def run_file_values(request: RunRequest) -> dict[str, Any]:
+    """Returns the keys of the file with their values. Keys with default values are left out."""
+    values: dict[str, Any] = {
+        "name": request.label,
+        "project": request.project,
+        "datasets": [_dataset_text(dataset) for dataset in request.datasets],
+        "params": {_marked(name, request): value for name, value in request.params.items()},
+        "params_as": request.params_as,
+        "env": dict(request.env),
+        "secrets": list(request.secrets),
+        "tags": dict(request.tags),
+        "requirements": "" if request.requirements is None else str(request.requirements),
+        "python": request.interpreter or request.python,
+        "queue": request.queue,
+        "priority": request.priority,
+        "preemptible": None if request.preemptible else False,
+        "topology": _topology_text(request.topology),
+        "time": None if request.time_limit_s is None else units.format_time(request.time_limit_s),
+        "max_output": _memory_text(request.max_output_bytes),
+        "max_metrics": _memory_text(request.max_metrics_bytes),
+        "checkpoints": list(request.checkpoint_files),
+        "outputs": list(request.outputs),
+        "metric_lines": list(request.metric_lines),
+        "roles": [_role_values(role) for role in request.roles],
+    }
+    return _without_defaults(values)
+
+
+def format_run_file(request: RunRequest) -> str:
+    """Returns the text of the file."""
+    return dump_yaml(run_file_values(request), width=100, default_flow_style=None)
+
+
+def _role_values(role: RoleRequest) -> dict[str, Any]:
+    gpus = GpuRequest(role.gpus, role.gpu_milli, role.gpu_models)
+    models = "|".join(role.gpu_models)
+    resources = {
+        "cpus": _number(units.format_cpus(role.cpu_milli)) if role.cpu_limited else None,
+        "memory": _memory_text(role.memory_bytes or None),
+        # a number of GPUs does not go with the memory of one
+        "gpus": models if role.gpu_memory_bytes else _number(resource_requests.format_gpus(gpus)),
+        "gpu_memory": _memory_text(role.gpu_memory_bytes or None),
+        "extras": dict(role.extras),
+    }
+    values = {
+        "name": role.name,
+        "replicas": {"min": role.min_replicas, "max": role.replicas} if role.min_replicas else role.replicas,
+        "command": list(role.command),
+        "resources": _without_defaults(resources),
+        "pool": list(role.pools),
+        "labels": dict(role.labels),
+        "topology": _topology_text(role.topology),
+        "essential": None if role.essential else False,
+        "private_folders": role.private_folders or None,
+    }
+    return _without_defaults(values)
+
+
+def _number(text: str) -> int | str | None:
+    """Returns a whole number as such; None for 0."""
+    return (int(text) or None) if text.isdecimal() else text
+
+
+def _marked(name: str, request: RunRequest) -> str:
+    """Returns the name of a parameter with the mark of a key that Hydra adds."""
+    form = request.param_format
+    option = None if form is None or form.style is not ParamStyle.HYDRA else form.options.get(name)
+    return option.word if option is not None and option.word.startswith("+") else name
+
+
+def _dataset_text(dataset: DatasetRequest) -> str:
+    version = f":{dataset.version}" if dataset.version else ""
+    return f"{dataset.name}{version}" + (f"={dataset.path}" if dataset.path else "")
+
+
+def _topology_text(topology: resource_requests.TopologyRequest | None) -> str | None:
+    return None if topology is None else resource_requests.format_topology(topology)
+
+
+def _memory_text(amount: int | None) -> str | None:
+    return None if amount is None else units.format_memory(amount)
+
+
+def _without_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in (None, "", [], {})}
