@@ -112,6 +112,27 @@ def read_with_tensorboard(folder: Path) -> Curves:
     return curves
 
 
+@pytest.mark.parametrize("step", [2**63 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("tensor", [False, True])
+def test_unsigned_step_is_the_signed_one_that_tensorboard_shows(
+    tmp_path: Path, step: int, tensor: bool
+) -> None:
+    """As a writer in another language may encode it: the format defines steps as signed 64-bit numbers."""
+    number: Any = {
+        "tensor": tensor_util.make_tensor_proto(np.array(0.5, "f4")),
+        "metadata": metadata("scalars"),
+    }
+    value = Summary.Value(tag="a", **(number if tensor else {"simple_value": 0.5}))
+    summary = Event(summary=Summary(value=[value])).SerializeToString()
+    varint = bytes(step >> shift & 0x7F | (0x80 if step >> shift + 7 else 0) for shift in range(0, 64, 7))
+    record = b"\x09" + struct.pack("<d", 1.0) + b"\x10" + varint.rstrip(b"\0") + summary
+    start = Event(wall_time=1.0, file_version="brain.Event:2").SerializeToString()
+    (tmp_path / "events.out.tfevents.1.host").write_bytes(framed(start) + framed(record))
+    expected = {"a": [(step - 2**64 if step >= 2**63 else step, "1.0", "0.5")]}
+    assert read_with_tensorboard(tmp_path) == expected
+    assert as_curves(list(EventFiles(tmp_path).poll())) == expected
+
+
 def as_curves(scalars: list[Scalar]) -> Curves:
     curves: Curves = {}
     for tag, step, at, value in scalars:

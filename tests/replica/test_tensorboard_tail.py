@@ -53,6 +53,17 @@ def test_thread_reads_what_was_written_before_the_end(folder: ReplicaDir) -> Non
     )
 
 
+def test_lowest_step_is_a_step(folder: ReplicaDir) -> None:
+    """The stream's mark of a point without a step is the same number."""
+    (folder.work / "events.out.tfevents.1").write_bytes(b"")
+    tail = TensorBoardTail(folder)
+    (folder.work / "events.out.tfevents.2").write_bytes(event("a", 2.0, -(2**63)) + event("a", 3.0, -1))
+    tail.poll()
+    data = (folder.streams / "tensorboard").read_bytes()
+    steps = [record.step for record in read_records(data, {}) if isinstance(record, Point)]
+    assert steps == [-(2**63) + 1, -1]
+
+
 def test_large_files_are_left_unread_after_the_timeout(folder: ReplicaDir) -> None:
     tail = TensorBoardTail(folder)
     tail.start()

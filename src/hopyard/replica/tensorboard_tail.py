@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
+from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
 from hopyard.private_files import read_below
 from hopyard.replica import process_tree
 from hopyard.replica.output_metrics import PRINTED_STREAM, OutputMetrics
@@ -26,6 +26,7 @@ _FLUSH_RECORDS = 8192
 _MAX_NAME_LENGTH = 1024
 _MAX_NAMED_TAGS = 3  # of each kind
 _MAX_SERIES = 1_000_000
+_MIN_STEP = NO_STEP + 1  # the stream has no lower one
 _WRITER_PID = re.compile(r"events\.out\.tfevents\.\d+\..+\.(\d+)\.\d+(?:\.v2)?(?:\.[^.\d][^.]*)?")
 
 
@@ -119,7 +120,7 @@ class TensorBoardTail:
                         continue
                     records.append(pack_definition(text))
                     series = self._series[name] = series_id(text)
-                records.append(pack_point(POINT, series, step, wall_time, value))
+                records.append(pack_point(POINT, series, max(step, _MIN_STEP), wall_time, value))
                 if len(records) >= _FLUSH_RECORDS:
                     self._flush(records)
         self._flush(records)
