@@ -63,6 +63,9 @@ def test_files_of_a_live_run_and_after_its_end(shell: Shell, tmp_path: Path) -> 
     assert stored["out/link"]["target"] == "deep/a.txt"
     listed = shell.hop("files", name)
     assert (listed.code, "odd%FF/link -> a\\nb" in listed.text) == (0, True)
+    assert shell.hop("files", name, "out/link", "-o", "-").out == b"alpha"
+    assert shell.hop("files", name, "odd%FF/link", "-o", "linked").code == 0
+    assert (shell.folder / "linked").read_bytes() == b"odd a\nb"
     assert shell.hop("files", name, "odd%FF/100%25", "-o", "one").code == 0
     assert (shell.folder / "one").read_bytes() == b"odd 100%"
     pulled = shell.hop("pull", name, "pulled", "--files", "--logs", "--json").json
@@ -101,4 +104,28 @@ def test_outputs_select_files(shell: Shell) -> None:
         result = shell.hop("run", "--json", *words)
         name = result.json["name"]
         assert [file["path"] for file in shell.hop("files", name, "--json").json] == ["a.pt"]
-        assert "(`b.tmp`) are not kept" in result.stderr_text
+        assert "(`b.tmp`) is not kept" in result.stderr_text
+
+
+def test_files_of_replicas_with_private_folders_are_all_kept(shell: Shell) -> None:
+    shell.write(
+        "ranks.py",
+        "import os\nrank = os.environ['RANK']\nopen(f'{rank}.txt', 'w').write(rank)\n"
+        "open('same.txt', 'w').write(f'of {rank}')\nos.symlink('same.txt', 'link')\n"
+        "if rank == '1': open('a\\nb', 'w').write('odd')\n",
+    )
+    words = ["--replicas", "2", "--cpus", "0.2", "--private-folders", "ranks.py"]
+    name = shell.hop("run", "--json", *words).json["name"]
+    stored = shell.hop("files", name, "--json").json
+    assert [(file["rank"], file["path"], file["encoded"]) for file in stored] == [
+        (0, "0.txt", False),
+        (1, "1.txt", False),
+        (1, "a%0Ab", True),
+        (0, "link", False),
+        (1, "link", False),
+        (0, "same.txt", False),
+        (1, "same.txt", False),
+    ]
+    assert shell.hop("files", name, "a%0Ab", "-o", "-").out == b"odd"
+    assert shell.hop("files", name, "-o", "all").code == 0
+    assert [(shell.folder / f"all/{rank}/link").read_text() for rank in (0, 1)] == ["of 0", "of 1"]

@@ -398,7 +398,7 @@ class Client(HttpClient):
         """Record the resolved environment, so that a fork gets the same environment."""
         self.call("POST", f"/attempts/{attempt}/lock", json_body=body)
 
-    def record_run_folder(self, attempt: str, body: api.ArtifactIn) -> None:
+    def record_run_folder(self, attempt: str, body: api.RunFolderIn) -> None:
         """Record the files that the next attempt begins with."""
         self.call("POST", f"/attempts/{attempt}/run-folder", json_body=body)
 

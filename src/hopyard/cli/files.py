@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
@@ -62,7 +64,7 @@ def files(
         hints = _name_hints(list_run_files(client, run, is_run_dir=run_dir))
         raise NotFound(f"{run['name']} has no file {_pattern_text(patterns)}", hints=hints)
     if output is not None:
-        _fetch(client, run, found, patterns, output, force=force)
+        _fetch(client, run, found, patterns, output, force=force, run_dir=run_dir)
     elif as_json:
         console.print_json([_file_json(file) for file in found])
     elif found:
@@ -121,12 +123,15 @@ def _fetch(
     output: str,
     *,
     force: bool,
+    run_dir: bool,
 ) -> None:
     from hopyard.cli.terminal.transfer_bar import TransferBar
 
     if not found:
         raise NotFound(f"{run['name']} has written no file")
     is_single = len(found) == 1 and patterns in ((found[0].path,), (found[0].name,))
+    if found[0].target is not None and (is_single or (len(found) == 1 and output == "-")):
+        found = [_linked_file(client, run, found[0], run_dir=run_dir)]
     if output == "-":
         if len(found) > 1:
             raise UsageError(
@@ -152,3 +157,22 @@ def _fetch(
     size = console.format_bytes(sum(file.size_bytes for file in found))
     console.print_message(f"{len(found):,} file{'' if len(found) == 1 else 's'}, {size}")
     console.print_line(str(target))
+
+
+def _linked_file(client: Client, run: api.RunOut, link: RunFile, *, run_dir: bool) -> RunFile:
+    """Returns the file that a link leads to, at the path of the link. Raises NotFound for a link to a folder,
+    which stays a link among other files only."""
+    found = list_run_files(client, run, is_run_dir=run_dir)
+    files = {file.name: file for file in found if file.rank == link.rank}
+    path, seen = link, {link.name}
+    while path.target is not None:
+        name = os.path.normpath(PurePosixPath(path.name).parent / path.target)
+        linked = files.get(name)
+        if linked is None or name in seen:
+            raise NotFound(
+                f"`{escape(link.path)}` is a link to `{escape(link.target or '')}`, which is no file",
+                hints=("list the files of a folder with `hop files RUN FOLDER`",),
+            )
+        path = linked
+        seen.add(name)
+    return replace(path, path=link.path, encoded=link.encoded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from hopyard.client.feedback import ProgressFactory, no_progress
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.encoded_path import decode_path, to_text
 from hopyard.domain.path_filter import is_selected
+from hopyard.domain.rank_folders import split_rank
 from hopyard.domain.text import escape
 from hopyard.errors import HopyardError, IntegrityError, SpecError
 
@@ -26,8 +27,8 @@ _RUN_DIR_PREFIX = "run/"  # of a stored run folder, see `replica.run_folder`
 @dataclass(frozen=True, slots=True)
 class RunFile:
     """One file. encoded: whether `path` is percent-encoded. modified_at: as ISO text; None for a stored file.
-    rank: of the replica that wrote it, if the run is live. target: the text of a symbolic link, exact. tree:
-    the digest of the stored tree with the file."""
+    rank: of the replica that wrote it, if replicas have working folders of their own. target: the text of a
+    symbolic link, exact. tree: the digest of the stored tree with the file."""
 
     path: str
     size_bytes: int
@@ -53,7 +54,7 @@ def list_run_files(
     if is_run_dir:
         files = _stored_files(client, run.get("run_folder"), _RUN_DIR_PREFIX)
     elif is_ended(run):
-        files = _stored_files(client, run.get("artifact"))
+        files = _artifact_files(client, run)
     else:
         files = _live_files(client, run)
     patterns = [to_text(pattern)[0] if _is_odd(pattern) else pattern for pattern in patterns]
@@ -74,7 +75,7 @@ def describe_stored_files(client: Client, run: api.RunOut) -> str:
     if not run.get("artifact"):
         return ""
     try:
-        stored = list(_stored_files(client, run["artifact"]))
+        stored = list(_artifact_files(client, run))
     except HopyardError:  # the run has ended, which is what its user must know
         return ""
     count = len(stored)
@@ -84,6 +85,23 @@ def describe_stored_files(client: Client, run: api.RunOut) -> str:
 
 def is_ended(run: api.RunOut) -> bool:
     return run["phase"] in ("succeeded", "failed", "cancelled")
+
+
+def _artifact_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
+    """Yields the stored files of an ended run. With a working folder for each replica, the stored tree has a
+    folder for each rank; those of an older server have the files of one replica."""
+    files = _stored_files(client, run.get("artifact"))
+    if not _has_rank_folders(run):
+        yield from files
+        return
+    for file in files:
+        rank, path = split_rank(file.path) or (0, file.path)
+        yield replace(file, path=path, rank=rank)
+
+
+def _has_rank_folders(run: api.RunOut) -> bool:
+    spec = run["spec"]
+    return bool(spec.get("study")) or any(role.get("private_folders") for role in spec["roles"])
 
 
 def _stored_files(client: Client, tree: str | None, prefix: str = "") -> Iterator[RunFile]:

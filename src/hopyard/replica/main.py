@@ -164,7 +164,9 @@ class Replica:
             self._unstored.queue_message,
             lambda: self._outputs.find_changed().files,
         )
-        self._outputs = OutputUploader(folder, spec, self._server, self._unstored, self._is_stopping)
+        self._outputs = OutputUploader(
+            folder, spec, self._server, self._unstored, self._is_stopping, has_own_work
+        )
         self._supervisor: Supervisor | None = None
         self._server_stop: StopOrder | None = None
         self._exit_lock = threading.Lock()

@@ -38,13 +38,15 @@ from hopyard.replica.uploads import stage_files, upload_files
 
 @dataclass(slots=True)
 class OutputUploader:
-    """initial_stamps: of the files in the working folder before the script began; None if unknown."""
+    """has_own_folder: whether this replica of a gang has a working folder of its own. initial_stamps: of the
+    files in the working folder before the script began; None if unknown."""
 
     folder: ReplicaDir
     spec: ReplicaSpec
     server: ServerConnection
     unstored: UnstoredFolders
     is_stopping: Callable[[], bool]
+    has_own_folder: bool = False
     initial_stamps: FileStamps | None = None
 
     def upload(self) -> None:
@@ -63,11 +65,15 @@ class OutputUploader:
                     client = self.server.client
                     work = self.folder.work
                     digest = upload_files(client, work.parent, work, outputs.files, outputs.links)
-                    client.record_artifact(launch.attempt, {"manifest": digest})
+                    client.record_artifact(
+                        launch.attempt,
+                        {"manifest": digest, **({"rank": launch.rank} if self.has_own_folder else {})},
+                    )
                 self._retain_unstored(outputs.unstored)
                 if omitted:
+                    verb = "is" if len(omitted) == 1 else "are"
                     self.unstored.queue_message(
-                        f"{describe_paths(omitted)} are not kept: `--outputs` does not select them"
+                        f"{describe_paths(omitted)} {verb} not kept: `--outputs` does not select them"
                     )
                 return
             except (HopyardError, OSError) as error:

@@ -12,6 +12,7 @@ import pytest
 
 from hopyard.cli.run_text import duration_s
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.manifest import Manifest
 from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.authentication import Caller
@@ -393,6 +394,32 @@ def test_artifact_and_lock_are_recorded(tmp_path: Path) -> None:
         )
 
     run_scenario(tmp_path, scenario)
+
+
+def test_artifact_has_a_folder_for_each_rank(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(roles=[{**role(), "replicas": 3}])
+        token = api.run_token(run)
+        files = {0: {"a": b"0"}, 1: {"a": b"1", "sub/b": b"b"}, 2: {"c": b"c"}}
+        trees = {rank: await api.put_tree(contents, token=token) for rank, contents in files.items()}
+        again = await api.put_tree({"new": b"n"}, token=token)
+        address = f"/attempts/{run['id']}.1/artifact"
+        await asyncio.gather(
+            *(
+                api.request("POST", address, {"manifest": tree, "rank": rank}, token=token)
+                for rank, tree in trees.items()
+            )
+        )
+        assert await stored_paths(api, run["id"]) == ["0/a", "1/a", "1/sub/b", "2/c"]
+        await api.request("POST", address, {"manifest": again, "rank": 1}, token=token)
+        assert await stored_paths(api, run["id"]) == ["0/a", "1/new", "2/c"]
+
+    run_scenario(tmp_path, scenario)
+
+
+async def stored_paths(api: ApiServer, run: str) -> list[str]:
+    digest = (await api.request("GET", f"/runs/{run}"))["artifact"]
+    return [file.path for file in Manifest.decode(await api.services.blobs.get(digest)).files]
 
 
 def test_offline_run_is_recorded_completely(tmp_path: Path) -> None:

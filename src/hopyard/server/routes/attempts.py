@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from hopyard.domain.run_values import limit_packages
 from hopyard.domain.stream_limits import STREAMS, StreamLimits
 from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
+from hopyard.server.artifact_merge import merge_artifact
 from hopyard.server.authentication import bearer_token
 from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint, decode_json
@@ -93,6 +95,14 @@ class CheckpointIn(RequestModel):
 
 
 class ArtifactIn(RequestModel):
+    """rank: of a replica with a working folder of its own. Its files become the folder of this rank, beside
+    those of the other replicas."""
+
+    manifest: Hex
+    rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS)] | None = None
+
+
+class RunFolderIn(RequestModel):
     manifest: Hex
 
 
@@ -106,6 +116,8 @@ _HEAD_DECODER = msgspec.json.Decoder(SyncIn)
 
 
 def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    artifact_lock = asyncio.Lock()  # the replicas of a gang often end, and report their files, together
+
     async def sync(request: ApiRequest[Empty, BinaryBody]) -> Any:
         """Upload the streams and the status of a replica.
 
@@ -232,18 +244,20 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def artifact(request: ApiRequest[Empty, ArtifactIn]) -> Empty:
         """Record the files that the run created or changed. 409 `missing_blobs` if blobs are missing."""
         attempt, run = await _get_attempt(services, request)
-        async with services.blob_collector.paused():
-            uploaded_blobs = await _check_tree_sent(
-                services, request, Digest(request.body.manifest), subject="artifact"
-            )
-            await services.manifests.require_complete(Digest(request.body.manifest), subject="artifact")
-            await services.runs.record_artifact(run.id, Digest(request.body.manifest), attempt=attempt)
+        manifest, rank = Digest(request.body.manifest), request.body.rank
+        async with artifact_lock, services.blob_collector.paused():
+            uploaded_blobs = await _check_tree_sent(services, request, manifest, subject="artifact")
+            await services.manifests.require_complete(manifest, subject="artifact")
+            if rank is not None:
+                manifest = await merge_artifact(services.blobs, services.runs, run.id, rank, manifest)
+                await services.manifests.require_complete(manifest, subject="artifact")
+            await services.runs.record_artifact(run.id, manifest, attempt=attempt)
             services.blob_access.record_tree(run.id, uploaded_blobs)
-        await _count_storage(services, request, run, uploaded_blobs, Digest(request.body.manifest))
+        await _count_storage(services, request, run, uploaded_blobs, manifest)
         services.subscriptions.notify_state(run.id)
         return Empty()
 
-    async def run_folder(request: ApiRequest[Empty, ArtifactIn]) -> Empty:
+    async def run_folder(request: ApiRequest[Empty, RunFolderIn]) -> Empty:
         """Record the files that the next attempt begins with. If they have a new checkpoint of the script,
         earlier losses no longer count. 409 `missing_blobs` if blobs are missing."""
         attempt, run = await _get_attempt(services, request)
@@ -329,7 +343,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             "POST",
             path + "/run-folder",
             run_folder,
-            body=ArtifactIn,
+            body=RunFolderIn,
             auth="run",
             errors=(400, 409),
             unaudited_reason=_REPORT_REASON,
