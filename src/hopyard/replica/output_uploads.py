@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hopyard.datasets.output_files import (
     RETAINED_OBSTACLES,
@@ -34,6 +35,9 @@ from hopyard.replica.replica_log import log
 from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.unstored_folders import UnstoredFolders
 from hopyard.replica.uploads import stage_files, upload_files
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
 @dataclass(slots=True)
@@ -65,10 +69,10 @@ class OutputUploader:
                     client = self.server.client
                     work = self.folder.work
                     digest = upload_files(client, work.parent, work, outputs.files, outputs.links)
-                    client.record_artifact(
-                        launch.attempt,
-                        {"manifest": digest, **({"rank": launch.rank} if self.has_own_folder else {})},
-                    )
+                    artifact: api.ArtifactIn = {"manifest": digest}
+                    if self.has_own_folder:
+                        artifact["rank"] = launch.rank
+                    client.record_artifact(launch.attempt, artifact)
                 self._retain_unstored(outputs.unstored)
                 if omitted:
                     verb = "is" if len(omitted) == 1 else "are"
