@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import enum
 import pickle
 from collections import deque, namedtuple
@@ -152,9 +153,32 @@ def test_object_identity_is_retained() -> None:
     ("value", "saved"),
     [(1, 2), ("a", "b"), (Colour.RED, Colour.BLUE), (Path("a"), Path("b")), (None, 1), ((1,), (2, 3))],
 )
-def test_constants_are_replaced_and_never_mutated(value: Any, saved: Any) -> None:
+def test_constants_are_replaced_and_never_mutated(
+    value: Any, saved: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert restore_into(value, saved) == saved
     assert Colour.RED.value == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_array_of_numbers_is_restored_in_place(capsys: pytest.CaptureFixture[str]) -> None:
+    losses = array.array("d", [0.0, 0.0])
+    holder = {"losses": losses}
+    assert restore_into(holder, {"losses": array.array("d", [1.0, 2.0, 3.0])})["losses"] is losses
+    assert losses.tolist() == [1.0, 2.0, 3.0]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "saved"),
+    [(iter([1, 2]), iter([3])), (array.array("d"), array.array("f", [1.0])), ([1], {"a": 1})],
+)
+def test_a_changed_object_that_cannot_be_filled_is_named(
+    value: Any, saved: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = type(saved).__name__
+    assert restore_state(f"odd_{name}", value, saved) is saved
+    assert f"`odd_{name}` holds `{name}`, which cannot be restored in place" in capsys.readouterr().err
 
 
 def test_unfillable_array_is_only_returned_by_bind(capsys: pytest.CaptureFixture[str]) -> None:

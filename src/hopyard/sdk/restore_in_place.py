@@ -78,6 +78,8 @@ class InPlaceRestorer:
         elif isinstance(current, set):
             current.clear()
             current.update(saved)
+        elif _is_array_of_numbers(current) and current.typecode == saved.typecode:
+            current[:] = saved
         else:
             return current if self._restore_object(current, saved) else saved
         if hasattr(current, "__dict__"):  # an instance of a class of the script
@@ -138,6 +140,11 @@ class InPlaceRestorer:
             return saved
         value[...] = saved
         return value
+
+
+def _is_array_of_numbers(value: Any) -> bool:
+    array = sys.modules.get("array")
+    return array is not None and isinstance(value, array.array)
 
 
 def _type_name(value: Any) -> str:
