@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopyard.client.feedback import Notify
+from hopyard.client.settings_file import check_settings
 from hopyard.config.key_values import Value
 from hopyard.config.run_request import RunRequest
 from hopyard.config.script_arguments import own_words, split_arguments, to_value
@@ -90,12 +91,15 @@ def with_param_format(
     given, form = _add_new_keys(given, form, new_keys or {})
     request = replace(request, params=_canonical(given, form), param_texts={})
     request = _split_roles(request, form)
+    searched = list(searched)
     names = list(dict.fromkeys([*request.params, *searched]))
     words = [word for role in request.roles for word in role.command]
     check_template(words, names, what="command")
     others = [name for name in names if name not in placeholder_names(words)]
     _check_flags(others, [role.command for role in request.roles], form, what)
     _check_names(others, form, notify, what)
+    if form is not None and form.style is ParamStyle.FILE:
+        check_settings(others, searched, form.file, folder, notify)
     return replace(request, param_format=form)
 
 
