@@ -1332,6 +1332,7 @@ class StudyIn(TypedDict):
     without its drawn params."""
 
     beginning: NotRequired[BeginningIn | None]
+    budget_given: NotRequired[bool]
     budget_param: NotRequired[str]
     budget_unit: NotRequired[BudgetUnit]
     concurrent: NotRequired[int]
