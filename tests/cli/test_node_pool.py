@@ -87,6 +87,26 @@ def test_follower_of_a_preempted_run_sees_the_reason(shell: Shell) -> None:
         assert follower.wait() == 0
 
 
+def test_follower_of_a_preempted_run_sees_that_its_own_files_are_kept(shell: Shell) -> None:
+    lines = (
+        "import pathlib, time",
+        "state = pathlib.Path('last.ckpt')",
+        "if not state.exists():",
+        "    state.write_text('1')",
+        "    print('saved', flush=True)",
+        "    time.sleep(600)",
+        "print('continues', flush=True)",
+    )
+    shell.write("own.py", "\n".join(lines) + "\n")
+    with shell.terminal("run", "own.py") as follower:
+        follower.expect(b"saved\r\n")
+        shell.hop("node", "drain", "box")
+        shell.hop("node", "uncordon", "box")
+        follower.expect(b"attempt 2 starts with the files that the run kept: attempt 1 was preempted\r\n")
+        follower.expect(b"continues\r\n")
+        assert follower.wait() == 0
+
+
 def test_unknown_and_present_nodes_are_refused(shell: Shell) -> None:
     assert (
         "error: there is no node `bax`\nhint: did you mean `box`?"

@@ -79,6 +79,8 @@ def test_own_checkpoints_survive_kill_and_resume(served_home: Path, tmp_path: Pa
     wait_for_line(shell, second, f"same path: {isolated}")
     wait_for_line(shell, second, "epoch 3")
     assert shell.hop("stop", second).code == 0
+    third = shell.hop("resume", second)  # waits until it has stopped
+    assert third.code == 0 and "begins at 4" in third.text, third.stderr_text
     wait_for_phase(shell, second, "cancelled")
     forked = shell.hop("fork", second, "--files")
     assert forked.code == 0, forked.stderr_text

@@ -24,7 +24,7 @@ from hopyard.cli.options import (
     where_option,
 )
 from hopyard.cli.terminal import console
-from hopyard.client.run_lookup import get_run
+from hopyard.client.run_lookup import get_run, wait_until_stopped
 from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
     changes = spec_changes({"params": (), "env": (), "secrets": (), "project": None, **options})
     client = connect()
     source = client.get_run(get_run(client, ref)["id"])
+    if source["spec"].get("study") is None:
+        source = wait_until_stopped(client, source, console.print_message)
     _check_resumable(source)
     saved = [save for save in client.iterate_run_checkpoints(source["id"]) if not save.get("damaged")]
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))

@@ -194,7 +194,9 @@ def _resume_text(run: api.RunOut) -> str:
         return "where the study was"  # its journal holds all decisions, even without a saved state
     attempt = run.get("attempt")
     step = attempt.get("resumed_from_step") if attempt else None
-    return f"from the checkpoint at step {step}" if step is not None else "from the beginning"
+    if step is not None:
+        return f"from the checkpoint at step {step}"
+    return "with the files that the run kept" if run.get("run_folder") else "from the beginning"
 
 
 class _FaultTimeout:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from hopyard.client.feedback import (
     print_notice,
 )
 from hopyard.client.local_searcher import build_searcher
-from hopyard.client.run_lookup import get_study_spec
+from hopyard.client.run_lookup import get_study_spec, wait_until_stopped
 from hopyard.client.study_lookup import read_journal
 from hopyard.config.schemas.study_json import study_from_json
 from hopyard.domain.ids import new_run_id
@@ -29,8 +28,6 @@ from hopyard.studies.journal import JournalRecord
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
-
-_POLL_INTERVAL_S = 0.2
 
 
 def resume_study(
@@ -64,11 +61,7 @@ def resume_study(
 
     if priority is not None:
         check_priority(priority)
-    if study["phase"] == "stopping":
-        notify(f"{study['name']} is still stopping; it is resumed when it has stopped")
-    while study["phase"] == "stopping":
-        time.sleep(_POLL_INTERVAL_S)
-        study = client.get_run(study["id"])
+    study = wait_until_stopped(client, study, notify)
     if trials is not None:
         _check_replayable(study_from_json(get_study_spec(study)), read_journal(client, study), trials)
     body: api.ContinueIn = {

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
+from hopyard.client.feedback import Notify
 from hopyard.domain.replica import RUN_TOKEN_PREFIX
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
+
+_POLL_INTERVAL_S = 0.2
 
 
 def get_run(client: Client, ref: str) -> api.RunOut:
@@ -24,6 +28,16 @@ def get_run(client: Client, ref: str) -> api.RunOut:
     if own and client.token.startswith(RUN_TOKEN_PREFIX) and ref in (own, os.environ.get("HOPYARD_RUN")):
         return client.get_run(own)  # a run's own token may look up no other
     return client.resolve_run(ref=ref, project=_current_project() if ref.strip().isdecimal() else None)
+
+
+def wait_until_stopped(client: Client, run: api.RunOut, notify: Notify) -> api.RunOut:
+    """Returns the run when it is no longer stopping."""
+    if run["phase"] == "stopping":
+        notify(f"{run['name']} is still stopping; it is resumed when it has stopped")
+    while run["phase"] == "stopping":
+        time.sleep(_POLL_INTERVAL_S)
+        run = client.get_run(run["id"])
+    return run
 
 
 def fetch_runs(
