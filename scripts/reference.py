@@ -1,5 +1,6 @@
-"""Write what is generated from the program (`make reference`): docs/cli.md, docs/openapi.json, and from the
-latter the typed client, `types.py` and `client.py` of `hopyard.api_client`.
+"""Write what is generated from the program (`make reference`): docs/cli.md, docs/openapi.json,
+docs/reference/hop.schema.json, and from the OpenAPI description the typed client, `types.py` and
+`client.py` of `hopyard.api_client`.
 
 python scripts/reference.py [--check]
 
@@ -67,6 +68,12 @@ def openapi() -> str:
     return json.dumps(described, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def run_file_schema_text() -> str:
+    from hopyard.config.run_file_schema import run_file_schema
+
+    return json.dumps(run_file_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 def main(check: bool) -> int:
     # no default in a help text may come from this machine's home
     os.environ.setdefault("HOPYARD_HOME", os.devnull)
@@ -74,6 +81,7 @@ def main(check: bool) -> int:
     texts = {
         "docs/cli.md": cli_reference(),
         "docs/openapi.json": description,
+        "docs/reference/hop.schema.json": run_file_schema_text(),
         "src/hopyard/api_client/types.py": types_module(json.loads(description)),
         "src/hopyard/api_client/client.py": client_module(json.loads(description)),
     }

@@ -194,6 +194,7 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
     is_flag=True,
     help="Print the hop.yaml of this command line, and submit nothing; with --json as JSON.",
 )
+@click.option("--print-schema", is_flag=True, help="Print the JSON Schema of hop.yaml, for editors.")
 @detach_option
 @json_option
 def run(
@@ -202,6 +203,7 @@ def run(
     module: str | None,
     start_from: str | None,
     print_spec: bool,
+    print_schema: bool,
     detach: bool,
     as_json: bool,
     **options: Any,
@@ -216,6 +218,11 @@ def run(
     from hopyard.client.param_forms import with_param_format
     from hopyard.client.submit import submit_run
 
+    if print_schema:
+        from hopyard.config.run_file_schema import run_file_schema
+
+        print_json(run_file_schema())
+        return 0
     if module is not None:  # all other words are its arguments
         what, arguments = "python", ("-u", "-m", module, *([] if what is None else [what]), *arguments)
     if what is None:

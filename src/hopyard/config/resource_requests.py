@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hopyard.config.limits import MAX_EXTRAS
 from hopyard.config.suggest import unknown_name_hints
-from hopyard.config.units import NON_FINITE_WORDS, is_gpu_model
+from hopyard.config.units import NON_MODEL_WORDS, is_gpu_model
 from hopyard.domain.gang import NODE_LEVEL, Closeness
 from hopyard.domain.ids import check_name
 from hopyard.domain.resources import WHOLE_GPU
@@ -44,7 +44,7 @@ def parse_gpus(text: str, *, what: str = "gpus") -> GpuRequest:
     if not colon:
         names, number = (
             (stripped, "1")
-            if stripped[:1].isalpha() and stripped.lower() not in NON_FINITE_WORDS
+            if stripped[:1].isalpha() and stripped.lower() not in NON_MODEL_WORDS
             else ("", stripped)
         )
     match = _COUNT.fullmatch(number)

@@ -103,6 +103,8 @@ def _read_pools(section: YamlSection) -> tuple[str, ...]:
             section.parsed("pool", lambda: resource_requests.parse_pools(text, what="pool")) if text else ()
         )
     texts = [(i, text) for i, text in section.items("pool")]
+    if not texts:
+        return ()
     for i, text in texts:
         if not isinstance(text, str):
             raise section.error(

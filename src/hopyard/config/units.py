@@ -30,8 +30,8 @@ _MEMORY_UNITS = {
     "tb": 10**12,
 }
 _MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
-# what arithmetic writes where there is no number: no GPU is called so
-NON_FINITE_WORDS = ("nan", "inf", "infinity")
+# no GPU is called so: what arithmetic writes where there is no number, and flags of a file
+NON_MODEL_WORDS = ("nan", "inf", "infinity", "true", "false")
 _CPUS = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?", re.ASCII)
 _DECIMAL_PATTERN = re.compile(r"\d+(?:\.\d{1,3})?", re.ASCII)
 _CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
@@ -139,7 +139,7 @@ def format_time(seconds: float) -> str:
 
 
 def is_gpu_model(name: str) -> bool:
-    return GPU_MODEL.fullmatch(name) is not None and name.lower() not in NON_FINITE_WORDS
+    return GPU_MODEL.fullmatch(name) is not None and name.lower() not in NON_MODEL_WORDS
 
 
 def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
@@ -149,7 +149,7 @@ def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
     if not colon:
         model, number = (
             (stripped, "1")
-            if stripped[:1].isalpha() and stripped.lower() not in NON_FINITE_WORDS
+            if stripped[:1].isalpha() and stripped.lower() not in NON_MODEL_WORDS
             else ("", stripped)
         )
     if not re.fullmatch(r"\d{1,6}", number, re.ASCII) or (colon and not model):
