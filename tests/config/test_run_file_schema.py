@@ -25,7 +25,8 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 VALUES: tuple[Any, ...] = (
     None, True, False, "yes", "maybe", -1, 1, 3, 64, 101, 0.5, 2.25, "0.5", "1.25", "4G", "512 MiB", "4X",
     "G4", "2h", "90m", "1d12h", "3600", "A100:2", "A100|H100:1", "H100", "A100:x", "same:node",
-    "spread:rack/2", "near", "far:node", "2-8", "8", "mnist", "mnist:3", "mnist=../data", "mnist:/data", "a b", "..", "-x",
+    "spread:rack/2", "near", "far:node", "2-8", "8", "mnist", "mnist:3", "mnist=../data", "mnist:/data",
+    "a b", "..", "-x",
     "a,b", "3.11", "word", [], ["word"], [1, "a"], ["a=b"], [None], [["a"]], {}, {"a": 1}, {"a": "b"},
     {"a": True},
     {"a": None}, {"a": [1]}, {"A_B": "x"}, {"a b": "x"}, {"min": 2, "max": 4}, {"min": 2}, {"max": 3},
