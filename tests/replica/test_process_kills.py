@@ -16,6 +16,7 @@ import pytest
 
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.metric_records import Point, read_records
 from hopyard.domain.replica import StopOrder
 from hopyard.domain.resources import Resources
 from hopyard.replica import main, process_tree
@@ -23,6 +24,7 @@ from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
 from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
+from tests.replica.test_tfevents import event
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
@@ -46,6 +48,8 @@ def test_killed_replica_is_lost_with_complete_streams_and_no_process(
         await asyncio.to_thread(fixture.sink.stop_listening)
         with (fixture.folder("a.1") / "streams" / "stdout").open("ab") as stream:
             stream.write(b"said while nobody listened\n")
+        os.kill(state.pid, signal.SIGSTOP)  # it reads no more event files
+        (fixture.folder("a.1") / "work" / "events.out.tfevents.1").write_bytes(event("late", 0.5))
         os.kill(state.pid, signal.SIGKILL)
         fixture.sink.restart_listening()
         fixture.publish_address()
@@ -53,6 +57,9 @@ def test_killed_replica_is_lost_with_complete_streams_and_no_process(
         assert ended.kind is ExitKind.LOST
         assert ended.reason == f"lost: its replica died on node {(await fixture.node()).id}"
         assert fixture.sink.stream("a.1", 0, "stdout").endswith(b"said while nobody listened\n")
+        names: dict[int, str] = {}
+        records = list(read_records(fixture.sink.stream("a.1", 0, "tensorboard"), names))
+        assert [(names[p.series], p.value) for p in records if isinstance(p, Point)] == [("late", 0.5)]
         for pid in (state.child_pid, grandchild):
             result = process_tree.read_stat(pid)
             assert result is None or result.state in "ZX"

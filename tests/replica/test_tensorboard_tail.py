@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import pytest
 from hopyard.domain.metric_records import Point, read_records
 from hopyard.replica.output_metrics import append_missing_points
 from hopyard.replica.replica_dir import ReplicaDir
-from hopyard.replica.tensorboard_tail import EVENT_FILES, TensorBoardTail
-from tests.replica.test_tfevents import Event, Summary, event, framed
+from hopyard.replica.tensorboard_tail import EVENT_FILES, EVENT_POSITIONS, TensorBoardTail, read_positions
+from tests.replica.test_tfevents import Event, Summary, SummaryMetadata, TensorProto, event, framed
 
 
 @pytest.fixture
@@ -123,6 +124,60 @@ def test_printed_metrics_that_a_dead_replica_had_not_read_are_added_once(folder:
     assert points(folder)[4:] == [("acc", 7.0), ("loss", 0.125)], "the last line may be cut"
     append_missing_points(folder, lines, ended=True)
     assert points(folder)[6:] == [("loss", 0.1)]
+
+
+def test_points_that_a_dead_replica_had_not_read_are_added_once(folder: ReplicaDir, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (folder.work / "events.out.tfevents.1").write_bytes(event("of the code", 1.0))
+    (logs / "events.out.tfevents.1.host").write_bytes(event("earlier", 0.0))
+    tail = TensorBoardTail(folder, str(logs))
+    runs = {name: folder.work / "runs" / name / "events.out.tfevents.2" for name in ("train", "test")}
+    outside = logs / "events.out.tfevents.2.host"
+    for file in (*runs.values(), outside):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    stated = Summary.Value(
+        tag="tensor",
+        tensor=TensorProto(dtype=1, float_val=[7.0]),
+        metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars")),
+    )
+    runs["train"].write_bytes(
+        event("a", 1.0) + framed(Event(summary=Summary(value=[stated])).SerializeToString())
+    )
+    outside.write_bytes(event("own", 3.0))
+    (folder.root / EVENT_FILES).write_text(json.dumps(str(outside)) + "\n")
+    tail.poll()
+    before = [("train/a", 1.0), ("train/tensor", 7.0), ("own", 3.0)]
+    assert sorted(points(folder)) == sorted(before)
+    position = (folder.root / EVENT_POSITIONS).read_bytes()
+
+    # points whose position the replica does not write any more, and points that it does not read
+    unstated = Summary.Value(tag="tensor", tensor=TensorProto(dtype=1, float_val=[8.0]))
+    with runs["train"].open("ab") as file:
+        file.write(event("a", math.nan, 1) + event("a", 2.0, 1) + event("a", 2.0, 1))
+    tail.poll()
+    (folder.root / EVENT_POSITIONS).write_bytes(position)
+    with runs["train"].open("ab") as file:
+        file.write(framed(Event(step=2, summary=Summary(value=[unstated])).SerializeToString()))
+    runs["test"].write_bytes(event("a", 4.0))
+    with outside.open("ab") as file:
+        file.write(event("own", 5.0, 1))
+    (logs / "events.out.tfevents.3.host").write_bytes(event("foreign", 9.0))
+    for _ in range(2):  # the adopting replica may die as well
+        positions = read_positions(folder)
+        assert positions is not None
+        resumed = TensorBoardTail(folder, resume=positions)
+        resumed.start()
+        assert resumed.finish(60) == 0
+        added = points(folder)[len(before) :]
+        assert [name for name, _ in added[:3]] == ["train/a"] * 3 and added[1:3] == [("train/a", 2.0)] * 2
+        assert sorted(added[3:]) == [("own", 5.0), ("test/a", 4.0), ("train/tensor", 8.0)]
+
+
+def test_replica_without_positions_reads_no_event_files(folder: ReplicaDir) -> None:
+    assert read_positions(folder) is None
+    (folder.root / EVENT_POSITIONS).write_bytes(b"{damaged")
+    assert read_positions(folder) is None
 
 
 def test_files_of_other_ranks_of_a_launcher_are_ignored(folder: ReplicaDir) -> None:

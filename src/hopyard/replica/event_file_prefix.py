@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 _PLACE = re.compile(
@@ -35,6 +35,17 @@ class EventFilePrefixes:
         """Registers a folder with an event file, as a path relative to the root."""
         if folder not in self._parts:
             self._parts[folder] = _meaningful_parts(folder)
+
+    def restore(self, prefixes: Mapping[str, str]) -> None:
+        """Registers folders with the prefixes that they had in an earlier process."""
+        for folder, prefix in prefixes.items():
+            self.add(folder)
+            self._prefixes[folder] = prefix
+
+    @property
+    def assigned(self) -> Mapping[str, str]:
+        """The prefixes so far, by folder."""
+        return self._prefixes
 
     def prefix(self, folder: str) -> str:
         """Returns the prefix of the files in a registered folder. Later folders never change it."""

@@ -48,7 +48,7 @@ from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.stream_shipper import StopRequest, StreamShipper
 from hopyard.replica.supervisor import PeriodicAction, Supervisor, Wakeup
 from hopyard.replica.system_metrics import FIRST_INTERVAL_S, SystemMetrics
-from hopyard.replica.tensorboard_tail import TensorBoardTail
+from hopyard.replica.tensorboard_tail import TensorBoardTail, read_positions
 from hopyard.replica.unstored_folders import UnstoredFolders
 from hopyard.replica.user_command import (
     param_variables,
@@ -363,6 +363,7 @@ class Replica:
             self._write(self._state)
         kill_leftover_processes(self._folder, self._spec, state)
         self._read_printed_metrics(ended=state is not None and state.exit is not None)
+        self._resume_tensorboard()
         if state is not None and state.exit is not None:
             return state.exit
         self._folder.create()
@@ -379,6 +380,23 @@ class Replica:
                 append_missing_points(self._folder, templates, ended=ended)
             except OSError as error:
                 self._unstored.queue_message(f"metrics of printed lines were not read: {error.strerror}")
+
+    def _resume_tensorboard(self) -> None:
+        """Reads the points of event files that the dead replica had not read."""
+        positions = read_positions(self._folder)
+        if positions is None:
+            return
+        has_view = self._spec.node.namespaces
+        try:
+            self._tensorboard = TensorBoardTail(
+                self._folder,
+                hidden=Path(self._spec.node.home) if has_view else None,
+                continued_places=self._gang.continued_places if has_view else (),
+                resume=positions,
+            )
+            self._tensorboard.start()
+        except OSError as error:
+            self._unstored.queue_message(f"event files were not read: {error.strerror}")
 
     def _report_exit(self, exit: Exit) -> None:
         """Sends streams, checkpoints and outputs, then the exit. The exit is therefore the last message."""

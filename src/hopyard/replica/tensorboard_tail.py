@@ -5,29 +5,82 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
-from hopyard.private_files import read_below
+import msgspec
+
+from hopyard.domain.metric_records import (
+    NO_STEP,
+    POINT,
+    Point,
+    pack_definition,
+    pack_point,
+    read_records,
+    series_id,
+)
+from hopyard.errors import IntegrityError
+from hopyard.private_files import open_below, read_below, write_below
 from hopyard.replica import process_tree
 from hopyard.replica.output_metrics import PRINTED_STREAM, OutputMetrics
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
-from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles
+from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles, FilePosition
 
 # of a replica's folder, lines of JSON: the path of each opened file, or {"ignored": path} for a file of a
 # process that a launcher started beside the first one
 EVENT_FILES = "event_files"
+EVENT_POSITIONS = "event_positions"  # of a replica's folder, `TailPositions`
 _POLL_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 5.0
 _FLUSH_RECORDS = 8192
 _MAX_NAME_LENGTH = 1024
 _MAX_NAMED_TAGS = 3  # of each kind
 _MAX_SERIES = 1_000_000
+_MAX_KNOWN_BYTES = 64 * 1024 * 1024
+_KEY = struct.Struct("<Qqdd")  # of a point: series, step, time, value; NaN is equal to itself
 _MIN_STEP = NO_STEP + 1  # the stream has no lower one
 _WRITER_PID = re.compile(r"events\.out\.tfevents\.\d+\..+\.(\d+)\.\d+(?:\.v2)?(?:\.[^.\d][^.]*)?")
+
+
+class _SourcePositions(msgspec.Struct):
+    """Of the files below one root."""
+
+    root: str
+    files: dict[str, FilePosition]
+    prefixes: dict[str, str]
+
+    @classmethod
+    def of(cls, files: EventFiles) -> _SourcePositions:
+        return cls(files.root, files.positions(), dict(files.prefixes()))
+
+
+class TailPositions(msgspec.Struct):
+    """How far the event files of a run were read. stream_bytes: the length of the stream of their points."""
+
+    stream_bytes: int
+    work: _SourcePositions
+    outside: list[_SourcePositions]
+    reported: _SourcePositions
+
+
+def read_positions(folder: ReplicaDir) -> TailPositions | None:
+    """Returns the positions that the replica of this folder wrote last; None if it has followed no files."""
+    try:
+        return msgspec.json.decode(read_below(folder.root, EVENT_POSITIONS), type=TailPositions)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _stream_bytes(folder: ReplicaDir) -> int:
+    try:
+        return os.stat(folder.streams / PRINTED_STREAM).st_size
+    except OSError:
+        return 0
 
 
 class TensorBoardTail:
@@ -38,7 +91,7 @@ class TensorBoardTail:
     run opened them. A process with startup hooks reports their paths in the file `EVENT_FILES`. hidden: the
     folder with the files of all runs, of which this run may read only its own. continued_places: the paths
     of runs that this one continues, which lead to its own files for its processes only. metric_lines: see
-    `OutputMetrics`, which is followed as well.
+    `OutputMetrics`, which is followed as well. resume: where a dead replica stopped, see `read_positions`.
     """
 
     def __init__(
@@ -49,6 +102,7 @@ class TensorBoardTail:
         hidden: Path | None = None,
         continued_places: Sequence[Path] = (),
         metric_lines: Sequence[str] = (),
+        resume: TailPositions | None = None,
     ) -> None:
         self._folder = folder
         self._hidden = None if hidden is None else os.path.realpath(hidden) + os.sep
@@ -58,23 +112,30 @@ class TensorBoardTail:
             for place in continued_places
             for parent in (str(place.parent), os.path.realpath(place.parent))
         }
-        logs = None if logs is None else self._outer_path(logs)
         self._ignored_paths: set[str] = set()
         self._work = EventFiles(folder.work, is_own=self._counts, may_read=self._may_read)
-        self._work.skip_existing(appended=True)
         self._outside: list[EventFiles] = []
-        if logs and not Path(folder.work, logs).resolve().is_relative_to(folder.work.resolve()):
-            shared = EventFiles(Path(folder.work, logs), is_own=self._is_own, may_read=self._may_read)
-            shared.skip_existing(appended=False)
-            self._outside.append(shared)
         self._reported = EventFiles(folder.root / "none", may_read=self._may_read)
         self._printed = OutputMetrics(folder, metric_lines) if metric_lines else None
         self._series: dict[str, int] = {}
         self._reported_paths: set[str] = set()
         self._reported_lines = 0
+        self._known: Counter[bytes] = Counter()  # points that a dead replica had already appended
+        self._written_positions = b""
         self._stop = threading.Event()
         self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
+        if resume is not None:
+            self._resume(resume)
+            return
+        self._work.skip_existing(appended=True)
+        logs = None if logs is None else self._outer_path(logs)
+        if logs and not Path(folder.work, logs).resolve().is_relative_to(folder.work.resolve()):
+            shared = EventFiles(Path(folder.work, logs), is_own=self._is_own, may_read=self._may_read)
+            shared.skip_existing(appended=False)
+            self._outside.append(shared)
+        with suppress(OSError):  # on a full disk, a replica that adopts this one reads no event files
+            self._write_positions()
 
     def start(self) -> None:
         self._thread.start()
@@ -120,10 +181,55 @@ class TensorBoardTail:
                         continue
                     records.append(pack_definition(text))
                     series = self._series[name] = series_id(text)
+                if self._known and self._is_known(series, step, wall_time, value):
+                    continue
                 records.append(pack_point(POINT, series, max(step, _MIN_STEP), wall_time, value))
                 if len(records) >= _FLUSH_RECORDS:
                     self._flush(records)
         self._flush(records)
+        self._write_positions()
+
+    def _write_positions(self) -> None:
+        """Writes how far the files were read, after their points. Raises OSError."""
+        data = msgspec.json.encode(
+            TailPositions(
+                _stream_bytes(self._folder),
+                _SourcePositions.of(self._work),
+                [_SourcePositions.of(files) for files in self._outside],
+                _SourcePositions.of(self._reported),
+            )
+        )
+        if data != self._written_positions:
+            write_below(self._folder.root, EVENT_POSITIONS, data)
+            self._written_positions = data
+
+    def _resume(self, positions: TailPositions) -> None:
+        """Continues at these positions. The stream may already have points behind them."""
+        self._work.restore(positions.work.files, positions.work.prefixes)
+        self._reported.restore(positions.reported.files, positions.reported.prefixes)
+        for source in positions.outside:
+            files = EventFiles(source.root, is_own=self._is_reported, may_read=self._may_read)
+            files.restore(source.files, source.prefixes)
+            self._outside.append(files)
+        if _stream_bytes(self._folder) > positions.stream_bytes:
+            path = f"streams/{PRINTED_STREAM}"
+            with os.fdopen(open_below(self._folder.root, path, os.O_RDONLY), "rb") as stream:
+                stream.seek(positions.stream_bytes)
+                data = stream.read(_MAX_KNOWN_BYTES)
+            with suppress(IntegrityError):
+                self._known.update(
+                    _KEY.pack(each.series, each.step, each.time, each.value)
+                    for each in read_records(data, {})
+                    if isinstance(each, Point)
+                )
+
+    def _is_known(self, series: int, step: int, wall_time: float, value: float) -> bool:
+        key = _KEY.pack(series, max(step, _MIN_STEP), wall_time, value)
+        self._known[key] -= 1
+        if self._known[key] < 0:
+            del self._known[key]
+            return False
+        return True
 
     def _run(self) -> None:
         is_last = False
@@ -192,12 +298,15 @@ class TensorBoardTail:
         real = os.path.realpath(path)
         return real not in self._ignored_paths or real in self._reported_paths
 
+    def _is_reported(self, path: str) -> bool:
+        return self._counts(path) and os.path.realpath(path) in self._reported_paths
+
     def _is_own(self, path: str) -> bool:
         """Returns whether a process of this run opened a file of a folder that other runs write to as well:
         as reported, else by the process in its name, which TensorFlow and PyTorch write."""
         if not self._counts(path):
             return False
-        if os.path.realpath(path) in self._reported_paths:
+        if self._is_reported(path):
             return True
         writer = _WRITER_PID.fullmatch(os.path.basename(path))
         if writer is None or not os.path.exists(f"/proc/{writer[1]}"):

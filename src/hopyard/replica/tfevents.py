@@ -12,7 +12,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,15 @@ class Scalar(NamedTuple):
     value: float
 
 
+class FilePosition(NamedTuple):
+    """How far an event file was read. ignored: it belongs to another run."""
+
+    inode: int
+    offset: int
+    ignored: bool
+    accepted: bool
+
+
 class EventFiles:
     """Follows every event file below `root`, also those that appear later.
 
@@ -82,6 +91,24 @@ class EventFiles:
         self._scan_folders(existing=True)
         for file in self._files.values():
             file.skip_to_end(forever=not appended)
+
+    def positions(self) -> dict[str, FilePosition]:
+        """Returns how far each file was read, by its path."""
+        return {path: file.position() for path, file in self._files.items()}
+
+    def prefixes(self) -> Mapping[str, str]:
+        """Returns the prefixes of the names of the scalars, by the folder of their file."""
+        return self._prefixes.assigned
+
+    def restore(self, positions: Mapping[str, FilePosition], prefixes: Mapping[str, str]) -> None:
+        """Continues where an earlier process stopped, with its names."""
+        self._prefixes.restore(prefixes)
+        for path, position in positions.items():
+            if EVENT_FILE_NAME.search(os.path.basename(path)):
+                file = self._files[path] = self._new_file(path)
+                file.restore(position)
+                if position.accepted:
+                    self._prefixes.add(file.folder)
 
     def poll(self) -> Iterator[Scalar]:
         """Yields the scalars that were written since the last call. Partial records are left for the next
@@ -157,9 +184,11 @@ class EventFiles:
                     found.append(entry.path)
         return new_folders
 
+    def _new_file(self, path: str) -> _EventFile:
+        return _EventFile(path, os.path.relpath(os.path.dirname(path), self.root), self._may_read)
+
     def _add(self, path: str, *, existing: bool) -> None:
-        folder = os.path.relpath(os.path.dirname(path), self.root)
-        self._files[path] = _EventFile(path, folder, self._may_read)
+        self._files[path] = self._new_file(path)
         if not existing:
             self._accept(self._files[path])
 
@@ -178,6 +207,7 @@ class _EventFile:
         self.path, self.folder, self._may_read = path, folder, may_read
         self.is_accepted = False
         self._offset, self._inode = 0, -1
+        self._known_bytes = 0  # an earlier process read them; they are read again for the plugins of the tags
         # the offset of a record with a wrong checksum, and the size of the file then
         self._suspect_size: tuple[int, int] | None = None
         self._is_corrupt = False
@@ -194,6 +224,15 @@ class _EventFile:
         if forever:
             self._ignored_inode = stat_result.st_ino
 
+    def position(self) -> FilePosition:
+        offset = max(self._offset, self._known_bytes)
+        return FilePosition(self._inode, offset, self._inode == self._ignored_inode != -1, self.is_accepted)
+
+    def restore(self, position: FilePosition) -> None:
+        self._inode, self._known_bytes = position.inode, position.offset
+        self._ignored_inode = position.inode if position.ignored else -1
+        self.is_accepted = position.accepted
+
     def media(self) -> Iterator[tuple[str, str]]:
         for tag, plugin in self._plugins.items():
             if plugin in _MEDIA_WORDS:
@@ -206,26 +245,19 @@ class _EventFile:
             return 0
         if self._is_corrupt or stat_result.st_ino == self._ignored_inode:
             return 0
-        is_same = stat_result.st_ino == self._inode and stat_result.st_size >= self._offset
-        return stat_result.st_size - (self._offset if is_same else 0)
+        known = max(self._offset, self._known_bytes)
+        is_same = stat_result.st_ino == self._inode and stat_result.st_size >= known
+        return stat_result.st_size - (known if is_same else 0)
 
     def read(self) -> Iterator[Scalar]:
         stat_result = os.stat(self.path)
-        if (
-            stat_result.st_ino != self._inode or stat_result.st_size < self._offset
-        ):  # another file with the same name
-            self._inode, self._offset, self._is_corrupt, self._suspect_size = (
-                stat_result.st_ino,
-                0,
-                False,
-                None,
-            )
+        known = max(self._offset, self._known_bytes)
+        if stat_result.st_ino != self._inode or stat_result.st_size < known:  # another file of this name
+            self._inode = stat_result.st_ino
+            known = self._offset = self._known_bytes = 0
+            self._is_corrupt, self._suspect_size = False, None
             self._plugins.clear()
-        if (
-            self._is_corrupt
-            or stat_result.st_size <= self._offset
-            or stat_result.st_ino == self._ignored_inode
-        ):
+        if self._is_corrupt or stat_result.st_size <= known or stat_result.st_ino == self._ignored_inode:
             return
         with os.fdopen(open_no_follow(self.path, os.O_RDONLY), "rb") as file:
             # the script may have replaced a folder on the way by a link
@@ -248,12 +280,21 @@ class _EventFile:
                 if check != expected:
                     self._retry_or_mark_corrupt(size)
                     return
-                yield from decode_scalars(record, self._plugins)
+                yield from self._new_scalars(record)
                 self._offset += _FRAME_BYTES + len(record)
                 self._suspect_size = None
             if is_wrong:
                 self._retry_or_mark_corrupt(size)
                 return
+
+    def _new_scalars(self, record: bytes) -> Iterator[Scalar]:
+        """Returns the scalars of a record; none of one that an earlier process read."""
+        scalars = decode_scalars(record, self._plugins)
+        if self._offset >= self._known_bytes:
+            return scalars
+        for _ in scalars:
+            pass  # only the plugins of its tags are needed
+        return iter(())
 
     def _split(self, block: bytes) -> tuple[list[bytes], bool]:
         """Returns the whole records of a block up to the first large one, and whether the length of the next
@@ -290,7 +331,7 @@ class _EventFile:
             if len(data) < length + _CRC.size:
                 return False
             record = data[:length]
-            scalars = list(decode_scalars(record, self._plugins))
+            scalars = list(self._new_scalars(record))
             is_checked = bool(scalars) or length <= _MAX_CHECKED_BYTES
             if is_checked and masked_crc(record) != _CRC.unpack_from(data, length)[0]:
                 self._retry_or_mark_corrupt(size)
