@@ -53,17 +53,23 @@ def fork(run: hop.Run, code: Path | None = None, **changes: object) -> tuple[str
     return ended.logs(), lines
 
 
-def test_forks_and_continued_checkpoints(code: Path, interpreter: str) -> None:
+def test_forks_and_continued_checkpoints(code: Path, interpreter: str, tmp_path: Path) -> None:
     (code / "train.py").write_text(TRAIN.replace("STEP", "1"))
-    run = hop.submit("train.py", python=interpreter).wait(120)
+    site = next(Path(interpreter).parent.parent.glob("lib/python*/site-packages"))
+    for name in ("of_path", "of_pth"):  # other folders with packages, of PYTHONPATH and of a `.pth` file
+        (tmp_path / name / "site-packages" / f"{name}-1.0.dist-info").mkdir(parents=True)
+    (site / "shared.pth").write_text(f"# shared\n{tmp_path}/of_pth/site-packages\n")
+    python_path = {"PYTHONPATH": f"{tmp_path}/of_path/site-packages"}
+    run = hop.submit("train.py", python=interpreter, env=python_path).wait(120)
     assert run.logs() == "total 2 one\n", run.logs(stream="stderr")
+    packages = connect().get_run(run.id)["spec"]["environment"]["packages"]
+    assert (packages["of-path"], packages["of-pth"]) == ("1.0", "1.0")
     recorded = connect().get_run(run.id)["spec"]["environment"]
     assert recorded["editable"] == {"proj": "."} and recorded["folder"] == str(code)
 
     # the submitter's folder changes: a fork still runs what was packed, and names a new package
     (code / "src" / "proj" / "net.py").write_text("VERSION = 'two'\n")
     (code / "train.py").write_text(TRAIN.replace("STEP", "10"))
-    site = next(Path(interpreter).parent.parent.glob("lib/python*/site-packages"))
     (site / "other-3.0.dist-info").mkdir()
     output, lines = fork(run)
     assert output == "total 2 one\n"

@@ -121,12 +121,14 @@ def changed_metadata(
     return name, {"interpreter": "", "requirements": add_blob(data, extras), "python": python}
 
 
-def interpreter_environment(folder: Path, interpreter: str, notify: Notify) -> api.EnvironmentIn:
+def interpreter_environment(
+    folder: Path, interpreter: str, notify: Notify, python_path: str = ""
+) -> api.EnvironmentIn:
     """Returns the environment of an interpreter as it is now. folder: the code, which may be the source of
-    editable packages."""
+    editable packages. python_path: its `PYTHONPATH`."""
     environment: api.EnvironmentIn = {
         "interpreter": interpreter,
-        "packages": limit_packages(installed_packages(interpreter)),
+        "packages": limit_packages(installed_packages(interpreter, python_path)),
     }
     editable = record_editable_installs(folder, interpreter, notify)
     if editable:

@@ -41,12 +41,12 @@ def fork_run(
     built again as it was, except that of inline metadata that the new code changes.
     """
     if code is None:
-        current = _current_environment(source, None, notify)
+        current = _current_environment(source, None, changes, notify)
         if current is not None:
             changes["environment"] = {**current, "links": _recorded_environment(source).get("links") or {}}
         return client, client.fork_run(source["id"], changes, plan=1)
     new = pack_new_code(client, source, code, notify=notify, on_progress=on_progress)
-    current = None if new.metadata is not None else _current_environment(source, code, notify)
+    current = None if new.metadata is not None else _current_environment(source, code, changes, notify)
     environment = new.environment(source, current)
     if environment is not None:
         changes["environment"] = environment
@@ -144,7 +144,9 @@ def _changed_metadata(
     return environment
 
 
-def _current_environment(source: api.RunOut, code: Path | None, notify: Notify) -> api.EnvironmentIn | None:
+def _current_environment(
+    source: api.RunOut, code: Path | None, changes: api.ForkIn, notify: Notify
+) -> api.EnvironmentIn | None:
     """Returns the environment of the run's interpreter as it is now; None for an environment that is built,
     and for an interpreter that is not on this machine."""
     recorded = _recorded_environment(source)
@@ -156,7 +158,8 @@ def _current_environment(source: api.RunOut, code: Path | None, notify: Notify) 
     if recorded.get("requirements") or recorded.get("lock") or not os.access(interpreter, os.X_OK):
         return None
     folder = code or Path(recorded.get("folder") or os.devnull)
-    current = interpreter_environment(folder, interpreter, notify)
+    variables = {**(source["spec"].get("env") or {}), **(changes.get("env") or {})}
+    current = interpreter_environment(folder, interpreter, notify, variables.get("PYTHONPATH", ""))
     if not current.get("packages"):
         return None
     changed = changed_packages(recorded.get("packages") or {}, current["packages"])

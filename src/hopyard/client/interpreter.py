@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hopyard.sdk.startup.package_versions import find_packages
 
+_MAX_PTH_BYTES = 64 * 1024
+
 
 def caller_interpreter(environ: Mapping[str, str]) -> str:
     """Returns the interpreter of the active virtual or conda environment, or else the one that runs `hop`."""
@@ -19,11 +21,30 @@ def caller_interpreter(environ: Mapping[str, str]) -> str:
     return str(Path(sys.executable).absolute())
 
 
-def installed_packages(interpreter: str) -> dict[str, str]:
-    """Returns name and version of the packages of an interpreter, from folder names alone (a few
-    milliseconds). The run reports its own list when it starts."""
+def installed_packages(interpreter: str, python_path: str = "") -> dict[str, str]:
+    """Returns name and version of the packages of an interpreter, from files alone (a few milliseconds). The
+    run reports its own list when it starts. python_path: its `PYTHONPATH`."""
     path = Path(interpreter)
-    return find_packages([*site_packages(path), *_other_site_packages(path)])
+    folders = [folder for folder in python_path.split(os.pathsep) if folder.startswith("/")]
+    for folder in (*site_packages(path), *_other_site_packages(path)):
+        folders += (folder, *map(str, path_file_folders(Path(folder))))
+    return find_packages(folders)
+
+
+def path_file_folders(folder: Path) -> Iterator[Path]:
+    """Yields the folders that the `.pth` files in a folder of packages add to the import path."""
+    try:
+        files = sorted(entry for entry in folder.iterdir() if entry.suffix == ".pth")
+    except OSError:
+        return
+    for file in files:
+        try:
+            text = file.read_text(errors="replace") if file.stat().st_size <= _MAX_PTH_BYTES else ""
+        except OSError:
+            continue
+        for line in text.splitlines():
+            if line.strip() and not line.startswith(("#", "import ", "import\t")):
+                yield folder / line.rstrip()  # an absolute path replaces that of the folder
 
 
 def site_packages(interpreter: Path) -> Iterator[str]:
