@@ -47,6 +47,25 @@ _HYDRA_OVERRIDE = (
 _HYDRA_GROUP = (
     "In 'train.yaml': Could not find 'model/foo'\n\nAvailable options in 'model':\n\tmnist\n" + _HYDRA_HINT
 )
+_TYRO = """\
+╭─ Unrecognized options ──────────────────╮
+│ Unrecognized options: --lrr, 2          │
+│ ─────────────────────────────────────── │
+│ For full helptext, run train.py --help  │
+╰─────────────────────────────────────────╯
+"""
+_TYPER = """\
+Usage: train.py [OPTIONS]
+Try 'train.py --help' for help.
+╭─ Error ───────────────────────────────────╮
+│ Invalid value for '--learning-rate': 'a'  │
+│ is not a valid float.                     │
+╰───────────────────────────────────────────╯
+"""
+_ABSL = (
+    "FATAL Flags parsing error: Unknown command line flag 'lrr'. Did you mean: lr ?\n"
+    "Pass --helpshort or --helpfull to see help on flags.\n"
+)
 _RICH = """\
 ╭───────────────────── Traceback (most recent call last) ──────────────────────╮
 │ /w/train.py:3 in <module>                                                    │
@@ -99,6 +118,9 @@ _JULIA = "ERROR: LoadError: no column y\nStacktrace:\n [1] error(s::String)\n   
         (_HYDRA_OVERRIDE, "Key 'lrr' is not in struct"),
         (_HYDRA_GROUP, "In 'train.yaml': Could not find 'model/foo'"),
         (_RICH, "KeyError: 'val_loss'"),
+        (_TYRO, "Unrecognized options: --lrr, 2"),
+        (_TYPER, "Invalid value for '--learning-rate': 'a' is not a valid float."),
+        (_ABSL, "Flags parsing error: Unknown command line flag 'lrr'. Did you mean: lr ?"),
         (_NOTEBOOK, "ValueError: the cell failed"),
         (_IGNORED, "RuntimeError: real"),
         (_HANDLED, "no data"),

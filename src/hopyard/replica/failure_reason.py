@@ -53,9 +53,12 @@ _OTHER_LANGUAGES = (
     re.compile(r"(?P<error>ERROR: (?:LoadError: )?\S.*)"),  # Julia
     re.compile(r"(?P<error>Error in .* : \S.*)"),  # R
     re.compile(r"(?P<error>Key '.*' is not in struct)"),  # a Hydra application without the setting
+    re.compile(r"FATAL (?P<error>Flags parsing error: .*)"),  # absl, followed by its hint
     re.compile(r"(?P<error>thread '.*' (?:\(\d+\) )?panicked at '.*)"),  # Rust before 1.73
 )
 _RUST_PANIC = re.compile(r"thread '.*' (?:\(\d+\) )?panicked at .*:\d+:\d+:")
+# the box around the message of typer and tyro about the command line
+_BOX_TOP, _BOX_BOTTOM = re.compile(r"╭.*╮"), re.compile(r"╰─*╯")
 _R_ERROR = re.compile(r"Error in .* :")
 # an indented frame follows the error: JavaScript, Java, Ruby
 _FRAME_AFTER = re.compile(r"^(?:    at |\tat |\tfrom )\S")
@@ -287,10 +290,24 @@ def _last_message(lines: Sequence[str]) -> str:
     """Returns the last line with content, except the hints of Hopyard's errors and the warnings of its
     tracking."""
     texts = [text for line in lines if (text := line.strip()) and not text.startswith(_OWN_MESSAGES)]
+    if texts and _BOX_BOTTOM.fullmatch(texts[-1]):
+        return _text_in_box(texts) or texts[-1]
     if not texts or not texts[-1].startswith(_END_OF_HYDRA):
         return texts[-1] if texts else ""
     message = texts[-_MAX_LINES_OF_HYDRA:-1]
     return next(filter(_START_OF_HYDRA.fullmatch, message), (message or texts)[-1])
+
+
+def _text_in_box(texts: Sequence[str]) -> str:
+    """Returns the text in the box at the end, up to the first rule or empty line in it."""
+    words: list[str] = []
+    top = max((at for at, text in enumerate(texts) if _BOX_TOP.fullmatch(text)), default=len(texts))
+    for line in texts[top + 1 : -1]:
+        text = line.strip("│ ")
+        if not text.strip("─"):
+            break
+        words.append(text)
+    return " ".join(words)
 
 
 def _shorten(text: str) -> str:
