@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from hopyard.client.studies import Study as Study
     from hopyard.client.studies import search as search
     from hopyard.client.studies import study as study
+    from hopyard.sdk.api import Audio as Audio
+    from hopyard.sdk.api import Figure as Figure
+    from hopyard.sdk.api import Histogram as Histogram
+    from hopyard.sdk.api import Image as Image
+    from hopyard.sdk.api import Table as Table
+    from hopyard.sdk.api import Text as Text
+    from hopyard.sdk.api import Video as Video
     from hopyard.sdk.api import bind as bind
     from hopyard.sdk.api import dataset_path as dataset_path
     from hopyard.sdk.api import load as load
@@ -33,10 +40,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Audio",
+    "Figure",
+    "Histogram",
+    "Image",
     "KerasTrainable",
     "Run",
     "Study",
+    "Table",
+    "Text",
     "TorchTrainable",
+    "Video",
     "bind",
     "dataset_path",
     "get_run",

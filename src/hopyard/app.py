@@ -343,6 +343,7 @@ async def serve(
             pass_environment=settings.runs.pass_environment,
             max_output_bytes=settings.runs.max_output_bytes,
             max_metrics_bytes=settings.runs.max_metrics_bytes,
+            max_media_bytes=settings.runs.max_media_bytes,
             namespaces=settings.runs.namespaces,
         )
         exit_stack.push_async_callback(engine.close)
@@ -364,7 +365,11 @@ async def serve(
             audit=SqlAuditStore(database),
             storage=SqlStorageStore(database),
             storage_quota_bytes=settings.quotas.storage_bytes,
-            stream_limits=StreamLimits(settings.runs.max_output_bytes, settings.runs.max_metrics_bytes),
+            stream_limits=StreamLimits(
+                settings.runs.max_output_bytes,
+                settings.runs.max_metrics_bytes,
+                media_bytes=settings.runs.max_media_bytes,
+            ),
             access=access,
             blobs=blobs,
             streams=streams,

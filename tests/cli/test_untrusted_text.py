@@ -49,6 +49,7 @@ _CODED = frozenset(
         "attempt",
         "rule",
         "stream",
+        "digest",
         "scopes",
         "next",
     ]
@@ -197,6 +198,7 @@ def items_by_listing(served_home: Path, tmp_path_factory: pytest.TempPathFactory
     shell.write(
         "t.py",
         "import hopyard as hop\np = hop.params(lr=0.1)\nhop.log(loss=p.lr, step=1)\nhop.save(1)\n"
+        "hop.log(m=hop.Text('a'))\n"
         "hop.summary(loss=p.lr)\nprint('done')\n",
     )
     shell.write(
@@ -286,6 +288,9 @@ LISTINGS = [
     ),
     *(
         ("files", "{run}"),
+        ("media", "{run}"),
+        ("media", "{run}", "*"),
+        ("media", "{run}", "m"),
         ("info", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),

@@ -44,6 +44,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("ps", INSPECT_SECTION, "ps:ps", "List live runs, or all runs with -a."),
     CommandEntry("logs", INSPECT_SECTION, "logs:logs", "Print the output of a run; -f follows it."),
     CommandEntry("plot", INSPECT_SECTION, "plot:plot", "Draw metrics in the terminal or as a PNG."),
+    CommandEntry(
+        "media",
+        INSPECT_SECTION,
+        "media:media",
+        "List, show and fetch the images, tables and other media of a run.",
+    ),
     CommandEntry("info", INSPECT_SECTION, "info:info", "Show all details of a run."),
     CommandEntry(
         "why",
@@ -74,7 +80,10 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "files", DATA_SECTION, "files:files", "List and fetch the files that a run wrote, also of a live run."
     ),
     CommandEntry(
-        "pull", DATA_SECTION, "pull:pull", "Download code, checkpoint, files, logs and metrics of a run."
+        "pull",
+        DATA_SECTION,
+        "pull:pull",
+        "Download code, checkpoint, files, logs, metrics and media of a run.",
     ),
     CommandEntry(
         "checkpoint",

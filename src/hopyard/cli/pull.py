@@ -1,4 +1,4 @@
-"""`hop pull`: downloads the code, checkpoint, files, logs and metrics of a run."""
+"""`hop pull`: downloads the code, checkpoint, files, logs, metrics and media of a run."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from hopyard.errors import SpecError
 @click.option("--run-dir", is_flag=True, help="The files of its $HOPYARD_RUN_DIR.")
 @click.option("--logs", is_flag=True, help="Its stdout and stderr.")
 @click.option("--metrics", is_flag=True, help="Its metrics and its resource usage, as CSV.")
+@click.option("--media", is_flag=True, help="The images and other media that it logged.")
 @click.option(
     "--step", metavar="N|best", help="The step of the checkpoint, or the best one.  [default: the newest]"
 )
@@ -41,15 +42,16 @@ def pull(
     run_dir: bool,
     logs: bool,
     metrics: bool,
+    media: bool,
     step: str | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Download code, checkpoint, files, logs and metrics of RUN to DEST, by default a new folder.
+    """Download code, checkpoint, files, logs, metrics and media of RUN to DEST.
 
-    The new folder is named after the run. Without a selection, all of them are downloaded. A new folder gets
-    a `.hopignore`, so that its contents do not travel with later runs. RUN@STEP, RUN@newest and RUN@best
-    select the checkpoint and download it only, unless parts are selected.
+    DEST is by default a new folder, which is named after the run. Without a selection, all of them are
+    downloaded. A new folder gets a `.hopignore`, so that its contents do not travel with later runs.
+    RUN@STEP, RUN@newest and RUN@best select the checkpoint and download it only, unless parts are selected.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.transfer_bar import TransferBar
@@ -64,6 +66,7 @@ def pull(
         "run-dir": run_dir,
         "logs": logs,
         "metrics": metrics,
+        "media": media,
     }
     parts = [part for part, chosen in selected.items() if chosen] or list(selected)
     pulled: list[PullResult] = []

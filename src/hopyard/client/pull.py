@@ -1,4 +1,4 @@
-"""Downloads the code, checkpoint, files, logs and metrics of a run."""
+"""Downloads the code, checkpoint, files, logs, metrics and media of a run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hopyard.api_client.client import Client
 from hopyard.client.checkpoint_lookup import NEWEST, CheckpointChoice, find_checkpoint
 from hopyard.client.download import download_tree
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
+from hopyard.client.media import fetch_media, list_media, media_paths
 from hopyard.client.run_files import RunFile, fetch_run_files, file_names, list_run_files
 from hopyard.client.system_usage import load_system_series
 from hopyard.datasets.ignore_rules import HOPIGNORE
@@ -25,7 +26,7 @@ from hopyard.errors import SpecError
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-PARTS = ("code", "checkpoint", "files", "run-dir", "logs", "metrics")
+PARTS = ("code", "checkpoint", "files", "run-dir", "logs", "metrics", "media")
 _BLOCK_BYTES = 1024 * 1024
 _IGNORE_FILE_TEXT = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
 
@@ -136,6 +137,8 @@ def _pull_part(
         return _pull_run_dir(client, run, dest / part, on_progress)
     if part == "metrics":
         return _pull_metrics(client, run, dest, top)
+    if part == "media":
+        return _pull_media(client, run, dest, top)
     trees = {
         "code": (run["spec"].get("code"), "code"),
         "files": (run.get("artifact"), "files"),
@@ -212,6 +215,18 @@ def _pull_metrics(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) 
             if series:
                 total += folder.write(name, _csv_lines(series))
     return PullResult("metrics", dest / "metrics", total)
+
+
+def _pull_media(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> PullResult | None:
+    """Writes the media to `NAME/STEP.png`, and their list. Returns None without any."""
+    items = media_paths(list_media(client, run))
+    if not items:
+        return None
+    listed = [{"path": path, **item} for path, item in items.items()]
+    with top.ensure_folder("media") as folder:
+        folder.write("media.json", [format_json(listed).encode()])
+        total = fetch_media(client, run, items, folder)
+    return PullResult("media", dest / "media", total, len(items))
 
 
 def _csv_lines(series: Mapping[str, api.SeriesOut]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fp
 server: {port: 8765, hosts: [hop.example.org], url: http://hop2.example.org:8765, limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
-runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_metrics: 256M, namespaces: true}
+runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_media: 1G, namespaces: true}
 quotas: {storage_per_user: 500G, processes_per_replica: 16384}
 database: postgresql://hopyard@db.example/hopyard
 ```
@@ -29,6 +29,7 @@ from hopyard.config.server_limits import LimitSettings, read_limits
 from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
+from hopyard.domain.media import MAX_MEDIA_BYTES
 
 # The largest amounts that are accepted for one machine.
 _MAX_CPU_MILLI, _MAX_MEMORY_BYTES, _MAX_GPUS, _MAX_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
@@ -91,11 +92,13 @@ class RunSettings:
     """pass_environment: variables of the server's own environment that runs get beside the usual ones; `*`
     matches anything. max_output_bytes: how much of each of stdout and stderr of a replica is kept from the
     beginning; 0 keeps all. max_metrics_bytes: the same limit for each of its metrics, TensorBoard scalars,
-    events and samples. namespaces: whether runs get namespaces of their own if the kernel allows it."""
+    events and samples. max_media_bytes: how much of the images and other media of a replica is kept; 0 keeps
+    all. namespaces: whether runs get namespaces of their own if the kernel allows it."""
 
     pass_environment: tuple[str, ...] = ()
     max_output_bytes: int = MAX_OUTPUT_BYTES
     max_metrics_bytes: int = MAX_METRICS_BYTES
+    max_media_bytes: int = MAX_MEDIA_BYTES
     namespaces: bool = True
 
 
@@ -138,7 +141,7 @@ _SECTION_KEYS: Mapping[str, tuple[str, ...]] = {
     "server": ("port", "hosts", "url", "limits"),
     "retention": ("checkpoints", "audit_days"),
     "scheduler": ("preempt_grace",),
-    "runs": ("pass_environment", "max_output", "max_metrics", "namespaces"),
+    "runs": ("pass_environment", "max_output", "max_metrics", "max_media", "namespaces"),
     "quotas": QUOTA_KEYS,
 }
 
@@ -297,6 +300,7 @@ def _read_runs(section: YamlSection) -> RunSettings:
         tuple(variables),
         _read_limit(section, "max_output", MAX_OUTPUT_BYTES),
         _read_limit(section, "max_metrics", MAX_METRICS_BYTES),
+        _read_limit(section, "max_media", MAX_MEDIA_BYTES),
         namespaces,
     )
 

@@ -33,9 +33,9 @@ class NodeContext:
     nvml: the GPUs are real GPUs that the driver knows (declared GPUs are not queried). gpu_milli: thousandths
     of each of `gpus` that belong to this replica. gpu_memory_bytes: its limit on each of them, 0 for none.
     max_output_bytes: of each of stdout and stderr, 0 for no limit. max_metrics_bytes: of each stream of its
-    reports, 0 for no limit. pass_environment: as in `domain.run_environment.run_variables`. grace_s: between
-    SIGTERM and SIGKILL when the replica ends the script itself (an upper bound before a time limit; also for
-    a stop order without a grace).
+    reports, 0 for no limit. max_media_bytes: of its media, 0 for no limit. pass_environment: as in
+    `domain.run_environment.run_variables`. grace_s: between SIGTERM and SIGKILL when the replica ends the
+    script itself (an upper bound before a time limit; also for a stop order without a grace).
     """
 
     id: str
@@ -57,6 +57,7 @@ class NodeContext:
     pass_environment: tuple[str, ...] = ()
     max_output_bytes: int = 0
     max_metrics_bytes: int = 0
+    max_media_bytes: int = 0
     processes: int = 0
     namespaces: bool = True
     hosts: Mapping[str, str] = field(default_factory=dict)

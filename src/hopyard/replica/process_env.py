@@ -67,6 +67,7 @@ def process_env(
         **{dataset_variable(name): str(path) for name, path in sorted(datasets.items(), reverse=True)},
         "HOPYARD_URL": url,
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, node.gpus)),
+        "HOPYARD_MAX_MEDIA": str(node.max_media_bytes),
         "HOPYARD_EXTRAS": json.dumps(dict(launch.resources.extras)),
     }
     if launch.in_gang:

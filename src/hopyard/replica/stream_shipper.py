@@ -20,7 +20,7 @@ from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.metric_records import MAX_RECORD_BYTES, complete_bytes
 from hopyard.domain.replica import STOP_SIGNALS
-from hopyard.domain.stream_limits import OUTPUT_INDEX_STREAM, STREAMS
+from hopyard.domain.stream_limits import MEDIA_STREAM, OUTPUT_INDEX_STREAM, STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunEnded, ServerUnavailable
 from hopyard.private_files import open_below
 from hopyard.replica.replica_dir import ReplicaDir
@@ -415,7 +415,7 @@ def complete_record_bytes(stream: str, data: bytes) -> int:
     Data shorter than a record does not count as damaged: a partial record that is being removed reads as
     zeros.
     """
-    if stream in ("events", "system", "journal", OUTPUT_INDEX_STREAM):
+    if stream in ("events", "system", "journal", OUTPUT_INDEX_STREAM, MEDIA_STREAM):
         return data.rfind(b"\n") + 1
     if stream in ("metrics", "tensorboard"):
         record_bytes = complete_bytes(data)

@@ -14,7 +14,14 @@ from hopyard.sdk import session
 from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.data import find_dataset
 from hopyard.sdk.gpu_share import limit_torch_memory
-from hopyard.sdk.metrics import Number
+from hopyard.sdk.media import Audio as Audio
+from hopyard.sdk.media import Figure as Figure
+from hopyard.sdk.media import Histogram as Histogram
+from hopyard.sdk.media import Image as Image
+from hopyard.sdk.media import Table as Table
+from hopyard.sdk.media import Text as Text
+from hopyard.sdk.media import Video as Video
+from hopyard.sdk.metrics import Loggable, Number
 from hopyard.sdk.params import Params
 from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.run_context import RunContext
@@ -74,19 +81,20 @@ def loop(
 
 
 def log(
-    values: Mapping[str, Number] | int | None = None,
+    values: Mapping[str, Loggable] | int | None = None,
     /,
     *,
     step: SupportsIndex | None = None,
-    **metrics: Number,
+    **metrics: Loggable,
 ) -> None:
-    """Records metrics: `hop.log(loss=0.3, step=7)`, or `hop.log({"val/acc": 0.9}, step=7)` for names that are
-    not identifiers.
+    """Records metrics and media: `hop.log(loss=0.3, step=7)`, or `hop.log({"val/acc": 0.9}, step=7)` for
+    names that are not identifiers.
 
-    Values are numbers, scalars of NumPy, or tensors of one element; NaN and infinity are kept. Any other
-    value is reported once on stderr and skipped. Without `step` the points of a metric are counted. Takes
-    about two microseconds and never waits for the network. A full disk causes one warning on stderr and no
-    exception.
+    Values are numbers, scalars of NumPy, or tensors of one element; NaN and infinity are kept. Media are
+    `hop.Image`, `hop.Audio`, `hop.Video`, `hop.Histogram`, `hop.Table`, `hop.Text`, `hop.Figure`, and lists
+    of them. Any other value is reported once on stderr and skipped. Without `step` the points of a metric are
+    counted. Takes about two microseconds for numbers and never waits for the network. A full disk causes one
+    warning on stderr and no exception.
     """
     if values is not None:
         if isinstance(values, Mapping):

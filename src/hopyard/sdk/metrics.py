@@ -9,7 +9,7 @@ import operator
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, SupportsFloat, SupportsIndex
 
 from hopyard.domain.metric_records import (
@@ -21,6 +21,7 @@ from hopyard.domain.metric_records import (
     series_id,
 )
 from hopyard.errors import SpecError
+from hopyard.sdk.media import Media, to_media_list
 from hopyard.sdk.streams import StreamFile
 from hopyard.sdk.warn_once import warn_once
 
@@ -31,17 +32,33 @@ class ScalarTensor(Protocol):
     def item(self) -> object: ...
 
 
-Number = SupportsFloat | SupportsIndex | ScalarTensor  # what may be logged
+Number = SupportsFloat | SupportsIndex | ScalarTensor  # what a metric may be
+Loggable = Number | Media | Sequence[Media]  # what may be logged
+MediaWriter = Callable[[int, str, Sequence[Media]], None]  # receives step, name and media
 
 
 class MetricStream:
     """The `metrics` stream of one process, and the latest value of each metric that it logged."""
 
-    __slots__ = ("_defined_series", "_file", "_first_write", "_on_new_series", "latest", "metric_counts")
+    __slots__ = (
+        "_defined_series",
+        "_file",
+        "_first_write",
+        "_on_new_series",
+        "_write_media",
+        "latest",
+        "metric_counts",
+    )
 
-    def __init__(self, path: str, on_new: Callable[[], None] = lambda: None) -> None:
-        """on_new: called when this process logs a metric for the first time."""
-        self._on_new_series = on_new
+    def __init__(
+        self,
+        path: str,
+        on_new: Callable[[], None] = lambda: None,
+        write_media: MediaWriter = lambda *_: None,
+    ) -> None:
+        """on_new: called when this process logs a metric for the first time. write_media: called for values
+        that are media."""
+        self._on_new_series, self._write_media = on_new, write_media
         self._file = StreamFile(path, complete_bytes=complete_bytes)
         self._defined_series: dict[str, int] = {}
         self.latest: dict[str, float] = {}
@@ -49,9 +66,9 @@ class MetricStream:
         # the step of the next such point, if it does not follow from the streams of this run
         self._first_write: dict[str, int] = {}
 
-    def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
-        """Appends the points as one write; on a full disk as many as fit. A value that is not a number is
-        reported once and skipped. Raises SpecError for an invalid step.
+    def write(self, step: SupportsIndex | None, metrics: Mapping[str, Loggable]) -> None:
+        """Appends the points as one write; on a full disk as many as fit. A value that is neither a number
+        nor media is reported once and skipped. Raises SpecError for an invalid step.
         """
         # This runs inside users' loops: no function is called for a defined metric with a float value.
         now = time.time()
@@ -90,11 +107,11 @@ class MetricStream:
             self._file.truncate_partial_record(data[:written])
 
     def _write_with_definitions(
-        self, point_step: int, now: float, metrics: Mapping[str, Number], *, is_counted: bool
+        self, point_step: int, now: float, metrics: Mapping[str, Loggable], *, is_counted: bool
     ) -> bool:
         """Writes as `write` does, with definitions for the series that this process has not defined yet.
 
-        Returns False if no point is left: a value that is not a number is skipped. is_counted: the points are
+        Returns False if nothing is left: a value that is not a number is skipped. is_counted: the points are
         in `metric_counts` already.
         """
         if not NO_STEP <= point_step < 2**63:
@@ -104,7 +121,14 @@ class MetricStream:
             )
         parts: list[bytes] = []
         new_series: dict[str, int] = {}
+        has_media = False
         for name, value in metrics.items():
+            media = to_media_list(value)
+            if media is not None:
+                has_media = True
+                step = self.metric_counts[name] - 1 if point_step == NO_STEP else point_step
+                self._write_media(step, name, media)
+                continue
             try:
                 number = to_float(name, value)
                 if name not in self._defined_series and name not in new_series:
@@ -120,7 +144,7 @@ class MetricStream:
             )
             self.latest[name] = number
         if not parts:
-            return False
+            return has_media
         self._on_new_series()
         if self._file.append(b"".join(parts)):
             self._defined_series.update(new_series)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from hopyard.config.home import Home
 from hopyard.domain.metric_values import encode_values
+from hopyard.domain.run import UNSTORED
 from hopyard.errors import SpecError, is_disk_full
 from hopyard.sdk import bound_objects as binding
 from hopyard.sdk import checkpoints
@@ -28,7 +29,8 @@ from hopyard.sdk.gloo_threads import wait_for_gloo_threads
 from hopyard.sdk.gpu_share import limit_torch_memory
 from hopyard.sdk.loop_exit import is_at_end
 from hopyard.sdk.loop_generators import LoopGenerators
-from hopyard.sdk.metrics import MetricStream, Number, to_numbers, to_step
+from hopyard.sdk.media_stream import MediaStream
+from hopyard.sdk.metrics import Loggable, MetricStream, Number, to_numbers, to_step
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
 from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
@@ -48,7 +50,7 @@ _MAX_SAVE_OVERHEAD_FACTOR = 20  # saves after which a loop that mostly saves get
 class MetricSink(Protocol):
     """A receiver of metrics."""
 
-    def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number], /) -> None: ...
+    def write(self, step: SupportsIndex | None, metrics: Mapping[str, Loggable], /) -> None: ...
 
 
 class Session:
@@ -60,8 +62,11 @@ class Session:
     ) -> None:
         """recording: set in the process that began an offline recording."""
         self.folder, self.offline, self._recording = folder, offline, recording
-        self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"), self.check_overrides)
         self.events = EventStream(os.path.join(folder, "streams", "events"))
+        self.media = MediaStream(folder, environ, self._record_unstored)
+        self.metrics = MetricStream(
+            os.path.join(folder, "streams", "metrics"), self.check_overrides, self.media.write
+        )
         self.bound, self.best_metric = BoundObjects(), BestMetric()
         self._summary: dict[str, float] = {}
         self.declared: dict[str, ParamValue] = {}
@@ -108,6 +113,9 @@ class Session:
         converted = to_numbers(values, function="hop.summary")
         self._summary.update(converted)
         self.events.append("summary", values=converted)
+
+    def _record_unstored(self, text: str) -> None:
+        self.events.append(UNSTORED, text=text)
 
     def record_dataset(self, name: str, version: int) -> None:
         if self._recording is not None:
@@ -463,6 +471,7 @@ def _after_fork() -> None:
     _opening = threading.Lock()
     if _session is not None:
         _session.metrics.reset_definitions()
+        _session.media.reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)

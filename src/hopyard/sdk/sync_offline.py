@@ -175,7 +175,12 @@ def _send_streams(client: Client, attempt: str, folder: Path, on_progress: SyncP
     answer = _sync(client, attempt, _running_status(), [], final=False)
     limits = answer.get("limits") or {}
     with LimitedStreams(
-        folder, StreamLimits(limits.get("output_bytes", 0), limits.get("reports_bytes", 0))
+        folder,
+        StreamLimits(
+            limits.get("output_bytes", 0),
+            limits.get("reports_bytes", 0),
+            media_bytes=limits.get("media_bytes", 0),
+        ),
     ) as streams:
         total, offsets = sum(streams.sizes.values()), answer["offsets"]
         while True:

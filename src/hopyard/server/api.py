@@ -25,6 +25,7 @@ from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
 from hopyard.server.routes.files import file_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
+from hopyard.server.routes.media import media_endpoints
 from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
@@ -54,6 +55,7 @@ def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
         *run_endpoints(services),
         *stream_endpoints(services),
         *file_endpoints(services),
+        *media_endpoints(services),
         *study_endpoints(services),
         *checkpoint_endpoints(services),
         *leaderboard_endpoints(services),

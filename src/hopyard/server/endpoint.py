@@ -168,6 +168,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "rank": (r"[0-9]{1,6}", "the rank of a replica"),
     "stream": (r"stdout|stderr|metrics|tensorboard|events|system|journal", "a stream"),
     "step": (r"[0-9]{1,18}", "a step"),
+    "item": (r"[0-9]{1,9}-[0-9]{1,6}-[0-9]{1,15}", "an item of the list of media"),
     "number": (r"[0-9]{1,9}", "a number that counts from 1"),
     "version": (r"[0-9]{1,9}|newest", "a version: its number, or `newest` (also written 0)"),
     "digest": (DIGEST_PATTERN, "a BLAKE3 digest"),

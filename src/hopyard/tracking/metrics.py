@@ -161,7 +161,7 @@ async def read_series(
                     )
         restarted = history.visible_streams.restarted_attempts
         first_steps = [
-            await _first_step(streams, keys, attempt, series_rank)
+            await first_step(streams, keys, attempt, series_rank)
             for attempt in (history.visible_streams.attempts if restarted else ())
         ]
         for attempt in reversed(restarted):
@@ -177,7 +177,7 @@ async def read_series(
                 _prepend_earlier(later, series, later.steps[0] if later.steps else end)
                 if not later.steps:
                     del columns.series[name]
-            first_steps.append(await _first_step(streams, keys, attempt, series_rank))
+            first_steps.append(await first_step(streams, keys, attempt, series_rank))
         for name, series in columns.series.items():
             series_by_name.setdefault(name, series)
     selected = dict(sorted(series_by_name.items())[:limit])
@@ -185,7 +185,7 @@ async def read_series(
     return selected
 
 
-async def _first_step(
+async def first_step(
     streams: Streams, keys: Collection[StreamKey], attempt: AttemptId, rank: int
 ) -> int | None:
     """Returns the step of the first point of an attempt; None without points."""

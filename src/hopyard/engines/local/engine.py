@@ -94,8 +94,9 @@ class LocalEngine:
     database. umask: of the scripts; None is this process's. checks: of this node's health.
 
     max_output_bytes: limit for each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes:
-    limit for each stream of its reports. pass_environment: patterns of additional variables of this process
-    that runs get. namespaces: whether runs get their own view of the home.
+    limit for each stream of its reports. max_media_bytes: limit for its media. pass_environment: patterns of
+    additional variables of this process that runs get. namespaces: whether runs get their own view of the
+    home.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class LocalEngine:
         pass_environment: Sequence[str] = (),
         max_output_bytes: int = 0,
         max_metrics_bytes: int = 0,
+        max_media_bytes: int = 0,
         namespaces: bool = True,
         free_disk_space: Callable[[Path], bool] = lambda _: False,
     ) -> None:
@@ -139,6 +141,7 @@ class LocalEngine:
             max_output_bytes,
             max_metrics_bytes,
         )
+        self._max_media_bytes = max_media_bytes
         self._adopts_replicas, self._namespaces = adopt_replicas, namespaces
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, _ReplicaShare] | None = None
@@ -271,6 +274,7 @@ class LocalEngine:
                 max_metrics_bytes=min(
                     filter(None, (self._max_metrics_bytes, replica.max_metrics_bytes)), default=0
                 ),
+                max_media_bytes=self._max_media_bytes,
                 processes=self._processes,
                 namespaces=self._namespaces,
                 hosts={r.host_name: replica_address(share.port, r.rank) for r in launch.replicas},
