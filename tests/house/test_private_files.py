@@ -14,6 +14,8 @@ ELSEWHERE = {
     "config/home.py": "folders above the root folder of a home",
     "client/pull.py": "the folder that a user pulls into",
     "client/run_files.py": "the folder that a user fetches into",
+    "client/media.py": "the folder that a user fetches into",
+    "sdk/media.py": "audio in memory",
     "cli/studies/run.py": "the journal of a study that runs below a temporary folder",
     "cli/examples.py": "the folder that a user copies into",
     "cli/completion.py": "files that the user's shell reads",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class EncodedMedia:
     details: Mapping[str, float] = field(default_factory=dict)
 
 
-class Media:
+class Media(ABC):
     """A value of `hop.log` that is not a number."""
 
     kind: MediaKind
@@ -59,9 +60,9 @@ class Media:
     def __init__(self, data: Any, caption: str | None = None) -> None:
         self._data, self.caption = data, "" if caption is None else str(caption)
 
+    @abstractmethod
     def encode(self) -> list[EncodedMedia]:
         """Returns the items of this value, usually one. Raises SpecError for unsuitable data."""
-        raise NotImplementedError
 
     def _encode_file(self, types: Sequence[str], what: str) -> EncodedMedia | None:
         """Returns the content of a file or of bytes; None for other data."""
