@@ -227,7 +227,7 @@ def test_counts_of_media_continue_from_a_checkpoint(recording: Recording) -> Non
         hop.Histogram(counts=[1], edges=[1]),
         hop.Table([[1], [1, 2]]),
         hop.Table(5),
-        hop.Text(5),  # type: ignore[arg-type]
+        hop.Text(5),
         hop.Figure(5),
     ],
 )
