@@ -227,7 +227,8 @@ def _add_capacity(body: api.ReservationIn, options: dict[str, Any]) -> None:
     from hopyard.config.run_request import parse_placement, parse_sizes
     from hopyard.domain.ids import check_name
 
-    sizes, places = parse_sizes({**options, "replicas": None}), parse_placement(options)
+    sizes = parse_sizes({**options, "replicas": None, "nodes": None})  # those are numbers of a run
+    places = parse_placement(options)
     if (options["nodes"] is None) == (not sizes):
         both = "are reserved as a whole: leave out their resources" if sizes else "no resources are given"
         raise SpecError(f"--nodes: {both}", hints=(_SHAPE_HINT,))
