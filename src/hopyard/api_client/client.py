@@ -303,6 +303,12 @@ class Client(HttpClient):
         """List the files that a live run wrote into its working folder so far."""
         return self.iterate_pages(f"/runs/{run}/files", "files", max_rows=max_rows)
 
+    def iterate_run_media(
+        self, run: str, *, max_rows: int | None = None, names: str | None = None, rank: int | None = None
+    ) -> Iterator[api.MediaItemOut]:
+        """List the images and other media of a run, without those that later attempts rolled back."""
+        return self.iterate_pages(f"/runs/{run}/media", "media", max_rows=max_rows, names=names, rank=rank)
+
     def iterate_run_metrics(
         self,
         run: str,

@@ -26,6 +26,7 @@ ExitKind = Literal[
     "time-limit",
 ]
 Goal = Literal["max", "min"]
+MediaKind = Literal["audio", "figure", "histogram", "image", "table", "text", "video"]
 OptionKind = Literal[
     "count", "flag", "joined", "list", "omitted", "positional", "remainder", "repeated", "value"
 ]
@@ -60,7 +61,11 @@ class ApplyOut(TypedDict):
 
 
 class ArtifactIn(TypedDict):
+    """rank: of a replica with a working folder of its own. Its files become the folder of this rank,
+    beside those of the other replicas."""
+
     manifest: str
+    rank: NotRequired[int | None]
 
 
 class Attempt(TypedDict):
@@ -554,6 +559,32 @@ class LookIn(TypedDict):
     wait_s: NotRequired[float]
 
 
+class MediaItemOut(TypedDict):
+    """index: the position in the list that was logged. time: unix seconds. digest: BLAKE2b of the
+    content, in 32 hexadecimal digits. details: numbers such as width, height, sample_rate, duration_s,
+    rows."""
+
+    caption: str
+    details: dict[str, float]
+    digest: str
+    id: str
+    index: int
+    kind: MediaKind
+    name: str
+    rank: int
+    size_bytes: int
+    step: int
+    time: float
+    type: str
+
+
+class MediaOut(TypedDict):
+    """By name, step, rank and index. next: `after` of the next page; null at the end."""
+
+    media: list[MediaItemOut]
+    next: str | None
+
+
 class MetricIn(TypedDict):
     """metric: "" for the metric that most runs have in their summary. higher_is_better: null derives it
     from the metric's name."""
@@ -1026,6 +1057,10 @@ class RunEvent(TypedDict):
     kind: RunEventKind
 
 
+class RunFolderIn(TypedDict):
+    manifest: str
+
+
 class RunOut(TypedDict):
     """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
     responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
@@ -1307,9 +1342,11 @@ class StopRulesIn(TypedDict):
 
 class StreamLimits(TypedDict):
     """output_bytes: of each of stdout and stderr, 0 for no limit. reports_bytes: of each stream of
-    reports, 0 for no limit. journal_bytes: of the journal, which only studies have."""
+    reports, 0 for no limit. journal_bytes: of the journal, which only studies have. media_bytes: of the
+    media, 0 for no limit."""
 
     journal_bytes: NotRequired[int]
+    media_bytes: NotRequired[int]
     output_bytes: NotRequired[int]
     reports_bytes: NotRequired[int]
 
