@@ -13,6 +13,7 @@ from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, run_argument
 from hopyard.cli.run_text import fork_source_text, run_title
 from hopyard.cli.terminal import console
+from hopyard.client.run_files import read_stored_file
 from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import format_value
 from hopyard.config.resource_requests import TopologyRequest, format_replicas, format_topology
@@ -222,7 +223,10 @@ def _file_changes(client: Client, left: str | None, right: str | None) -> Iterat
 def _manifest(client: Client, digest: str | None) -> Manifest:
     if digest is None:
         return Manifest()
-    return Manifest.decode(next(data for _, data in client.fetch(digest, [digest])))
+    from hopyard.datasets.transfer import fetch_manifest
+    from hopyard.domain.ids import Digest
+
+    return fetch_manifest(Digest(digest), client)
 
 
 def _file_lines(client: Client, manifest: str | None, entry: FileEntry | None) -> list[str] | None:
@@ -231,7 +235,7 @@ def _file_lines(client: Client, manifest: str | None, entry: FileEntry | None) -
         return []
     if entry.size > _MAX_DIFF_BYTES:
         return None
-    data = b"".join(blob for _, blob in client.fetch(manifest, entry.chunks)) if entry.chunks else b""
+    data = b"".join(read_stored_file(client, manifest, entry))
     if b"\0" in data:
         return None
     return decode_source(data).splitlines(keepends=True)

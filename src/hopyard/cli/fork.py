@@ -11,22 +11,19 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import (
-    cpus_option,
+    changed_tag_option,
     detach_option,
     env_option,
-    extras_option,
-    gpu_memory_option,
-    gpus_option,
     json_option,
     max_metrics_option,
     max_output_option,
-    memory_option,
     metric_line_option,
     name_option,
     pool_option,
     preempt_option,
     priority_option,
     private_folders_option,
+    resource_options,
     run_argument,
     secret_option,
     topology_option,
@@ -51,12 +48,8 @@ if TYPE_CHECKING:
 @env_option
 @secret_option
 @name_option
-@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to change (repeatable).")
-@cpus_option
-@memory_option
-@gpus_option
-@gpu_memory_option
-@extras_option
+@changed_tag_option
+@resource_options
 @click.option("--replicas", metavar="N|MIN-MAX", help="Number of replicas; elastic 2-8: as many as fit.")
 @private_folders_option
 @topology_option

@@ -161,6 +161,18 @@ preempt_option = click.option(
 )
 
 
+changed_tag_option = click.option(
+    "--tag", "tags", multiple=True, metavar="K=V", help="A tag to change (repeatable)."
+)
+
+
+def resource_options(command: F) -> F:
+    """Adds the options for the resources of each replica."""
+    for option in (extras_option, gpu_memory_option, gpus_option, memory_option, cpus_option):
+        command = option(command)
+    return command
+
+
 class PngPath(click.Path):
     """Converts the path of a PNG, whose name ends in .png."""
 

@@ -9,18 +9,15 @@ import click
 
 from hopyard.cli.fork import changed_roles, spec_changes
 from hopyard.cli.options import (
-    cpus_option,
+    changed_tag_option,
     detach_option,
-    extras_option,
-    gpu_memory_option,
-    gpus_option,
     json_option,
     last_run_argument,
-    memory_option,
     name_option,
     pool_option,
     preempt_option,
     priority_option,
+    resource_options,
     where_option,
 )
 from hopyard.cli.terminal import console
@@ -34,12 +31,8 @@ if TYPE_CHECKING:
 @click.command("resume")
 @last_run_argument()
 @name_option
-@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to change (repeatable).")
-@cpus_option
-@memory_option
-@gpus_option
-@gpu_memory_option
-@extras_option
+@changed_tag_option
+@resource_options
 @pool_option
 @where_option
 @click.option(

@@ -9,12 +9,8 @@ import click
 from hopyard.api_client.client import Client
 from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import (
-    cpus_option,
-    extras_option,
-    gpu_memory_option,
-    gpus_option,
     json_option,
-    memory_option,
+    resource_options,
     run_argument,
 )
 from hopyard.cli.terminal import console
@@ -32,11 +28,7 @@ NO_LIMIT = "none"
 @click.option("-q", "--queue", metavar="QUEUE", help="Let it wait in this queue.")
 @click.option("--priority", type=int, metavar="0..100", help="Larger goes first.")
 @click.option("--time", metavar="2h|none", help="Time limit of each attempt; none: it has no limit.")
-@cpus_option
-@memory_option
-@gpus_option
-@gpu_memory_option
-@extras_option
+@resource_options
 @click.option("--hold", is_flag=True, help="Hold it in the queue; it keeps its place.")
 @click.option("--release", is_flag=True, help="Release a held run.")
 @click.option("-n", "--name", "label", metavar="LABEL", help="A name for the run; an empty name removes it.")

@@ -140,18 +140,23 @@ def _live_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
 
 
 def read_run_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
-    """Yields the bytes of a file. Raises IntegrityError if a file of a live run became shorter meanwhile."""
+    """Returns the bytes of a file. Reading raises IntegrityError if a file of a live run became shorter
+    meanwhile, and if a stored one arrives damaged."""
     if file.entry is None:
-        yield from _read_live_file(client, run, file)
-        return
+        return _read_live_file(client, run, file)
+    return read_stored_file(client, file.tree, file.entry)
+
+
+def read_stored_file(client: Client, tree: str, entry: FileEntry) -> Iterator[bytes]:
+    """Yields the bytes of a file of a stored tree. Raises IntegrityError if they arrive damaged."""
     from blake3 import blake3
 
     from hopyard.domain.ids import Digest
 
-    chunks = list(file.entry.chunks)
-    for digest, data in client.fetch(Digest(file.tree), chunks) if chunks else ():
+    chunks = list(entry.chunks)
+    for digest, data in client.fetch(Digest(tree), chunks) if chunks else ():
         if blake3(data).hexdigest() != digest:
-            raise IntegrityError(f"`{escape(file.path)}` arrived damaged", hints=("repeat the command",))
+            raise IntegrityError(f"`{escape(entry.path)}` arrived damaged", hints=("repeat the command",))
         yield bytes(data)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopyard.config.key_values import Value, format_value, parse_value
+from hopyard.config.nested_settings import entry_index
 from hopyard.config.yaml_loader import SourceList, load_yaml
 from hopyard.errors import SpecError
 
@@ -23,10 +24,10 @@ def with_lists(params: Mapping[str, Value], settings: Any) -> dict[str, Value | 
 def _find(settings: Any, path: Sequence[str]) -> Any:
     """Returns the setting at a path of keys; None if there is none."""
     for key in path:
-        if isinstance(settings, list):
-            settings = settings[int(key)] if key.isdecimal() and int(key) < len(settings) else None
-        else:
-            settings = settings.get(key) if isinstance(settings, dict) else None
+        try:
+            settings = settings[entry_index(key, len(settings)) if isinstance(settings, list) else key]
+        except (KeyError, TypeError, ValueError):
+            return None
     return settings
 
 

@@ -23,6 +23,11 @@ def set_nested(values: Any, path: Sequence[str], value: object) -> None:
 def _key_of(values: dict[str, Any] | list[Any], name: str) -> Any:
     if isinstance(values, dict):
         return name
-    if name.isdecimal() and int(name) < len(values):
+    return entry_index(name, len(values))
+
+
+def entry_index(name: str, count: int) -> int:
+    """Returns the index of an entry in a list of so many. Raises ValueError for a name that is none."""
+    if name.isdecimal() and int(name) < count:
         return int(name)
     raise ValueError(f"`{name}` is not an entry of a list")

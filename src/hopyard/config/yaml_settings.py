@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopyard.config.key_values import Value
+from hopyard.config.nested_settings import entry_index
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)
 _ANCHOR = re.compile(r"^&\S+\s+")
@@ -88,9 +89,7 @@ def _find(node: Any, name: str) -> Any:
     import yaml
 
     if isinstance(node, yaml.SequenceNode):
-        if name.isdecimal() and int(name) < len(node.value):
-            return node.value[int(name)]
-        raise ValueError(f"`{name}` is not an entry of a list")
+        return node.value[entry_index(name, len(node.value))]
     # of a key that occurs twice, the last one counts
     return next((value for key, value in reversed(node.value) if _is_key(key, name)), None)
 
