@@ -47,7 +47,7 @@ def read_field(section: YamlSection, key: str, shape: type[msgspec.Struct], name
         return msgspec.convert(value, field.type)
     except msgspec.ValidationError as error:  # `10.0` is a whole number in JSON only
         raise section.error(
-            key, f"{section.given(key)} is not a whole number", "write it without a point"
+            key, f"{section.given(key)} is not a whole number", "write it without a point or an exponent"
         ) from error
 
 
