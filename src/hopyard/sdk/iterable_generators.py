@@ -33,14 +33,16 @@ def find_generators(iterable: object) -> dict[str, Any]:
     return found
 
 
-def has_started_loader(iterable: object) -> bool:
-    """Returns whether an iterator of a PyTorch loader is in the iterable, such as that in
-    `enumerate(loader)`. It has drawn from the loader's generator, and its workers draw items."""
+def find_started_loaders(iterable: object) -> list[Any]:
+    """Returns the iterators of PyTorch loaders in the iterable, such as that in `enumerate(loader)`. They
+    have drawn from the loader's generator, and those with workers have drawn their first items."""
     seen: dict[int, object] = {}
     _search(iterable, "", {}, seen, _MAX_DEPTH)
-    return any(
-        base.__name__ == "_BaseDataLoaderIter" for value in seen.values() for base in type(value).__mro__
-    )
+    return [
+        value
+        for value in seen.values()
+        if any(base.__name__ == "_BaseDataLoaderIter" for base in type(value).__mro__)
+    ]
 
 
 def capture_generators(generators: Mapping[str, Any]) -> dict[str, Any]:

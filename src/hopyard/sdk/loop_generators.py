@@ -14,7 +14,7 @@ from hopyard.sdk.checkpoints import LoopPosition
 from hopyard.sdk.iterable_generators import (
     capture_generators,
     find_generators,
-    has_started_loader,
+    find_started_loaders,
     has_started_workers,
     restore_generators,
     start_workers,
@@ -66,11 +66,13 @@ class LoopGenerators:
 
     def _check_start(self, loop: Loop[Any], generators: Mapping[str, Any]) -> None:
         """Warns of a pass that has begun before its loop, so that a resumed run cannot repeat its draws."""
-        if len(generators) > len(self._bound_paths) and has_started_loader(loop.iterable):
+        started = find_started_loaders(loop.iterable)
+        has_workers = any(getattr(loader, "_num_workers", 0) for loader in started)
+        if started and (has_workers or len(generators) > len(self._bound_paths)):
             warn_once(
                 f"the loop `{loop.name}` gets an iterator that has drawn from its loader's generator: a "
                 "resumed run may have another order; give the loader itself to the loop, as in "
-                "`enumerate(hop.loop(loader))`, or bind the generator",
+                f"`enumerate(hop.loop(loader))`{'' if has_workers else ', or bind the generator'}",
                 kind=f"started-{loop.name}",
             )
 
