@@ -141,6 +141,7 @@ def test_any_numbers_and_names_are_plotted(shell: Shell) -> None:
         "import hopyard as hop\n"
         "for step, h in enumerate((1e308, -1e308, 5e-324, 2**70, 1.0)):\n"
         "    hop.log(step=step, **{'a[0]': h, 'x y=1,z': h, '_$loss^': h, 'ü/\\x1b[1m': h})\n"
+        "    hop.log(step=step, **{'two\\nlines': h})\n"
         "for step, bad in enumerate((0.5, float('nan'), float('inf'), float('-inf'))):\n"
         "    hop.log(step=step, bad=bad)\n"
         "hop.summary(bad=float('-inf'))\n",
@@ -150,6 +151,7 @@ def test_any_numbers_and_names_are_plotted(shell: Shell) -> None:
     assert "x y=1,z" in shell.hop("plot", name, "x y=1,z").text
     drawn = shell.hop("plot", name)
     assert drawn.code == 0 and "\x1b[1m" not in drawn.text
+    assert "two\\nlines" in shell.hop("plot", name, "nothing").stderr_text
     assert "bad  -inf at step 3  1 -inf, 1 NaN, 1 inf" in drawn.text
     assert shell.hop("plot", name, "bad", "--json").json[name]["bad"]["values"] == [
         0.5,

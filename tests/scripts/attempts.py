@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from tests.cli.shell import CommandResult, Shell
@@ -25,3 +26,14 @@ def check_attempts(shell: Shell, words: str, values: dict[str, Any]) -> CommandR
     assert printed(resumed) == (values, "begins at 2")
     assert "nothing has read" not in killed.stderr_text + resumed.stderr_text
     return killed
+
+
+def changed_params(shell: Shell, fork: CommandResult) -> dict[str, list[Any]]:
+    """Returns the parameters in which the last run, a fork, differs from its parent; it must have the same
+    code and packages."""
+    parent = re.search(r"forks ([^;\s]+)", fork.stderr_text)
+    assert parent is not None, fork.stderr_text
+    difference = shell.hop("diff", parent[1], "last", "--json").json
+    assert (difference["code"], difference["packages"]) == ([], {}), difference
+    params: dict[str, list[Any]] = difference["params"]
+    return params

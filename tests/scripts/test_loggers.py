@@ -1,4 +1,4 @@
-"""Scripts that log with wandb, MLflow and TensorBoard: killed, resumed, forked, searched, ranked."""
+"""Scripts that log with wandb, MLflow and TensorBoard: killed, resumed, forked, compared, ranked."""
 
 from __future__ import annotations
 
@@ -62,6 +62,10 @@ def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_pa
     if library == "mlflow":
         assert third["params"]["code"] == "007"
     assert third["summary"] == ({"final": 0.25} if library == "wandb" else {})
+
+    difference = scripts.hop("diff", second["name"], third["name"], "--json").json
+    assert difference["params"] == {"lr": [0.5, 0.25], "die_at": [1, -1]}
+    assert difference["results"]["val.loss"] == [1.0, 0.5]
 
     def board(*words: str) -> list[tuple[str, float, int | None]]:
         rows = scripts.hop("board", library, "-m", "val.loss", "--json", *words).json["rows"]

@@ -41,6 +41,19 @@ backend-path = ["."]
 name = "proj"
 version = "1.0"
 """
+# ends once by a kill, where the file `kill` names a file that marks it as done
+KILLED_ONCE = """
+import os, signal
+from pathlib import Path
+
+checkpoint, kill = Path("ckpt/epoch"), Path("kill")
+resumed = checkpoint.exists()
+if kill.exists() and not Path(kill.read_text()).exists():
+    checkpoint.parent.mkdir()
+    checkpoint.write_text("1")
+    Path(kill.read_text()).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 TRAIN = """
 import argparse, json, time
 from pathlib import Path
@@ -51,8 +64,11 @@ parser.add_argument("--wait-for")
 args = parser.parse_args()
 while args.wait_for and not Path(args.wait_for).exists():
     time.sleep(0.02)
+import proj.once
 import proj.net
 print(json.dumps({"lr": args.lr, "version": proj.net.VERSION}))
+if proj.once.resumed:
+    print("resumed")
 import hopyard
 hopyard.log(loss=round(abs(args.lr - 0.3), 3), step=0)
 """
@@ -65,12 +81,13 @@ METADATA_SCRIPT = """
 # default = true
 # ///
 import argparse
+import once
 import probe
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1)
 args = parser.parse_args()
-print(f"probe {probe.VERSION} lr {args.lr}")
+print(f"probe {probe.VERSION} lr {args.lr}" + " resumed" * once.resumed)
 import hopyard
 hopyard.log(val_loss=abs(args.lr - 0.5), step=0)
 """
@@ -87,6 +104,7 @@ def project(scripts: Shell) -> Shell:
     scripts.write("src/proj/__init__.py", "")
     scripts.write("src/proj/net.py", "VERSION = 'one'\n")
     scripts.write("src/proj/train.py", TRAIN)
+    scripts.write("src/proj/once.py", KILLED_ONCE)
     environment = scripts.folder.parent / "venv"
     for words in (
         ["venv", "-q", "--python", sys.executable, str(environment)],
@@ -127,6 +145,13 @@ def test_editable_package_of_a_src_layout_runs_as_packed(project: Shell) -> None
     losses = {trial["params"]["lr"]: trial["value"] for trial in shown["trials"]}
     assert losses == {0.1: 0.2, 0.2: 0.1, 0.3: 0.0, 0.4: 0.1}
 
+    project.write("kill", str(project.folder.parent / "killed"))
+    killed = project.hop("run", "python", "--", "-m", "proj.train", "--lr", "0.2")
+    assert killed.code == 137 and "SIGKILL" in killed.stderr_text, killed.stderr_text
+    project.write("src/proj/net.py", "VERSION = 'three'\n")
+    resumed = project.hop("resume", "last")
+    assert resumed.text == '{"lr": 0.2, "version": "two"}\nresumed\n', resumed.stderr_text
+
 
 @pytest.fixture
 def index(tmp_path: Path) -> str:
@@ -153,6 +178,7 @@ def test_script_with_inline_metadata_is_run_forked_and_swept(
 ) -> None:
     shutil.rmtree(scripts.folder)
     scripts.write("train.py", METADATA_SCRIPT.replace("INDEX", index))
+    scripts.write("once.py", KILLED_ONCE)
     first = scripts.hop("run", "-n", "first", "-p", "lr=0.25", "train.py")
     assert first.text == "probe 1.5 lr 0.25\n", first.stderr_text
     assert "built from the inline metadata of train.py" in first.stderr_text
@@ -176,4 +202,10 @@ def test_script_with_inline_metadata_is_run_forked_and_swept(
     shown = scripts.hop("search", "show", "last", "--json").json
     assert sorted(trial["params"]["lr"] for trial in shown["trials"]) == [0.1, 0.4, 0.9, 1.5]
     assert {str(trial["trial"]): trial["params"]["lr"] for trial in shown["trials"]}[shown["best"]] == 0.4
+
+    scripts.write("kill", str(scripts.folder.parent / "killed"))
+    killed = scripts.hop("run", "-p", "lr=0.5", "train.py")
+    assert killed.code == 137 and "SIGKILL" in killed.stderr_text, killed.stderr_text
+    resumed = scripts.hop("resume", "last")
+    assert resumed.text == "probe 1.5 lr 0.5 resumed\n", resumed.stderr_text
     assert list(Home(served_home).envs.glob("*/.ready")) == [environment]  # one for all

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell
-from tests.scripts.attempts import check_attempts, printed
+from tests.scripts.attempts import changed_params, check_attempts, printed
 
 MODEL = {"batch_size": 64, "layers": [1], "lr": 0.1, "no_cuda": False}
 # the words of `hop run`, the values that the script prints, and the form that the submission states
@@ -51,6 +51,7 @@ def test_each_attempt_gets_the_params_and_a_fork_changes_them(
     fork = scripts.hop("fork", "last", "-p", "lr=0.25")
     assert fork.code == 0, fork.stderr_text
     assert printed(fork) == ({**values, "lr": 0.25}, "begins at 0")
+    assert changed_params(scripts, fork) == {"lr": [0.5, 0.25]}
 
 
 def test_command_shows_what_runs_and_new_arguments_replace_the_old(scripts: Shell) -> None:

@@ -1,4 +1,4 @@
-"""Scripts with the parsers of other libraries: run with `-p`, killed, resumed and forked."""
+"""Scripts with the parsers of other libraries: run with `-p`, killed, resumed, forked, compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell
-from tests.scripts.attempts import check_attempts, printed
+from tests.scripts.attempts import changed_params, check_attempts, printed
 
 HYDRA = {"epochs": 3, "optim": {"lr": 0.1, "name": "sgd"}, "total": 0.1}
 # the words of `hop run`, the values that the script prints, and the words of a fork with its changes
@@ -83,3 +83,7 @@ def test_parser_of_the_library_gets_the_params_in_each_attempt(scripts: Shell, n
     assert fork.code == 0, fork.stderr_text
     assert printed(fork) == ({**values, **changed}, "begins at 0")
     assert "nothing has read" not in fork.stderr_text
+    names = {word.partition("=")[0].lstrip("+") for word in changes.split() if "=" in word}
+    # `size` is the variable of the option --batch-size, by which the parent names it
+    expected = {"batch_size" if each == "size" else each for each in names}
+    assert set(changed_params(scripts, fork)) == expected

@@ -184,11 +184,11 @@ def _load_series(
         if not any(pattern.fullmatch(name) for name in series_by_name):
             logged = [*loaded] if usage else list(run.get("latest") or {})
             hints = (
-                unknown_name_hints(text, logged[:_MAX_HINTS], subject="it has")
+                unknown_name_hints(text, map(escape, logged[:_MAX_HINTS]), subject="it has")
                 if logged
                 else ("it has logged no metric; call `hop.log(loss=…, step=…)` in the script",)
             )
-            raise NotFound(f"{run['name']} has no metric `{text}`", hints=hints)
+            raise NotFound(f"{run['name']} has no metric `{escape(text)}`", hints=hints)
     return series_by_name
 
 
