@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hopyard.sdk import bound_objects as binding
-from hopyard.sdk.iterable_generators import find_generators
+from hopyard.sdk.iterable_generators import find_generators, find_started_loaders
 from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.session import Session
 
@@ -233,3 +233,12 @@ def test_a_loader_that_has_drawn_before_its_loop_needs_a_bound_generator(
     assert (
         "give the loader itself to the loop, as in `enumerate(hop.loop(loader))`" in capsys.readouterr().err
     )
+
+
+@pytest.mark.torch
+def test_started_loaders_are_found() -> None:
+    torch = pytest.importorskip("torch")
+    loader = torch.utils.data.DataLoader(range(4), num_workers=1)
+    (found,) = find_started_loaders(Progress(enumerate(loader)))
+    assert found._num_workers == 1
+    assert find_started_loaders(Progress(loader)) == []
