@@ -335,7 +335,7 @@ async def serve(
             home,
             server_url=lambda: url,
             spawner_command=SPAWNER,
-            node=node_settings(settings.node, settings.quotas),
+            nodes=[node_settings(node, settings.quotas) for node in settings.nodes or (settings.node,)],
             name=name,
             umask=scripts_umask,
             free_disk_space=reserves.release_slice,
@@ -525,8 +525,9 @@ async def check_node_unclaimed(home: Home, cluster: ClusterStore, engine: LocalE
                     ),
                 ),
             )
-    name = engine.node.id
-    if any(node.id == name and node.engine != engine.name for node in await cluster.nodes()):
+    names = {node.id for node in engine.nodes}
+    taken = [node.id for node in await cluster.nodes() if node.id in names and node.engine != engine.name]
+    for name in taken[:1]:
         raise SpecError(
             f"another server of this database has a node `{name}`",
             hints=(
@@ -569,11 +570,12 @@ async def check_live_runs(
         return
     for running in (await cluster.snapshot(now=now)).running:
         nodes = {assignment.node for assignment in running.placement.assignments}
-        if leftover.get(running.attempt) and engine.node.id not in nodes:
-            old_node = min(nodes)
+        names = [node.id for node in engine.nodes]
+        if leftover.get(running.attempt) and not nodes.issubset(names):
+            old_node = min(nodes.difference(names))
             raise SpecError(
                 f"runs of this home are live on node `{old_node}` ({running.attempt}), and its node is "
-                f"named `{engine.node.id}` now: their resources would be allocated twice",
+                f"named `{names[0]}` now: their resources would be allocated twice",
                 hints=(
                     (
                         f"keep the old name until these runs end: `node: {{id: {old_node}}}` in "

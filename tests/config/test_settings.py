@@ -54,6 +54,15 @@ def test_file_with_all_keys(tmp_path: Path) -> None:
     )
 
 
+def test_machine_of_several_nodes(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "nodes:\n  - {id: a, cpus: 2, gpus: A100:4, labels: {rack: x}}\n  - {id: b, pool: spare}\n"
+    )
+    first = NodeSettings("a", 2000, gpus=4, gpu_model="A100", labels={"rack": "x"})
+    assert read_settings(file).nodes == (first, NodeSettings("b", pool="spare"))
+
+
 def test_documented_example_is_valid(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "config.md").read_text()
     file = tmp_path / "config.yaml"
@@ -66,7 +75,11 @@ def test_documented_example_is_valid(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem", "hint"),
     [
-        ("nodes: {}", "there is no key `nodes`", "did you mean `node`?"),
+        ("nod: {}", "there is no key `nod`", "did you mean `node`?"),
+        ("nodes: {}", "nodes: `{}` is not a list", "one `- …` line per entry"),
+        ("nodes: [{cpus: 2}]", "nodes.0.id: missing", "give each node a name"),
+        ("nodes: [{id: a}, {id: a}]", "nodes.1.id: `a` is the name of two nodes", "its own name"),
+        ("node: {cpus: 2}\nnodes: [{id: a}]", "nodes: `node` is given, too", "move"),
         ("node: {cpu: 2}", "node: there is no key `cpu`", "did you mean `cpus`?"),
         ("node: {cpus: 0}", "node.cpus: `0` is not a number of CPUs", "0.5"),
         ("node: {id: a/b}", "node.id: `a/b` is not a name", "letters"),

@@ -51,7 +51,7 @@ def test_replicas_on_shared_gpu_receive_their_memory_share(run_scenario: RunScen
         whole = await reported_environment(fixture, "whole.1", replace(small, gpus=2), (0, 1), 1000)
         assert whole == ["0,1", None, None, "{}", None]
 
-    run_scenario(scenario, node=CARDS)
+    run_scenario(scenario, nodes=(CARDS,))
 
 
 def test_only_gpu_memory_of_own_processes_counts() -> None:

@@ -4,6 +4,7 @@ preemption, and the database.
 ```yaml
 node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2},
        pool: default, labels: {rack: a}}
+# or several nodes: nodes: [{id: a, cpus: 2, gpus: A100:4}, {id: b, cpus: 2}]
 server: {port: 8765, hosts: [hop.example.org], url: http://hop2.example.org:8765, limits: {connections: 4096}}
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
@@ -26,7 +27,7 @@ from hopyard.config.limits import MAX_EXTRAS, MIN_STREAM_BYTES
 from hopyard.config.quotas import QUOTA_KEYS, QuotaSettings, read_quotas
 from hopyard.config.resource_requests import check_extra
 from hopyard.config.server_limits import LimitSettings, read_limits
-from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
+from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
 from hopyard.domain.media import MAX_MEDIA_BYTES
@@ -104,7 +105,8 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class HomeSettings:
-    """runs: what every run gets. database: the address of a PostgreSQL database; None for the SQLite file of
+    """nodes: the parts of this machine, where each is a node of its own; `node` is then empty. runs: what
+    every run gets. database: the address of a PostgreSQL database; None for the SQLite file of
     the home folder."""
 
     node: NodeSettings = field(default_factory=NodeSettings)
@@ -114,6 +116,7 @@ class HomeSettings:
     database: str | None = None
     runs: RunSettings = field(default_factory=RunSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    nodes: tuple[NodeSettings, ...] = ()
 
 
 def read_settings(file: Path) -> HomeSettings:
@@ -123,7 +126,7 @@ def read_settings(file: Path) -> HomeSettings:
         return HomeSettings()
     top = read_yaml(file)
     _check_sections(top)
-    top.check_keys(*_SECTION_KEYS, "database")
+    top.check_keys(*_SECTION_KEYS, "nodes", "database")
     return HomeSettings(
         _read_node(top.section("node")),
         _read_server(top.section("server")),
@@ -132,6 +135,7 @@ def read_settings(file: Path) -> HomeSettings:
         _read_database(top),
         _read_runs(top.section("runs")),
         read_quotas(top.section("quotas")),
+        _read_nodes(top),
     )
 
 
@@ -195,6 +199,22 @@ def _read_node(section: YamlSection) -> NodeSettings:
             for key in extras.values
         },
     )
+
+
+def _read_nodes(top: YamlSection) -> tuple[NodeSettings, ...]:
+    """Returns the parts of this machine. Raises SpecError."""
+    nodes: list[NodeSettings] = []
+    for index, value in top.items("nodes"):
+        section = as_section(top.file, f"nodes.{index}", value)
+        node = _read_node(section)
+        if node.id is None:
+            raise section.error("id", "missing", "give each node a name: `- {id: a, cpus: 2}`")
+        if any(node.id == other.id for other in nodes):
+            raise section.error("id", f"`{node.id}` is the name of two nodes", "give each node its own name")
+        nodes.append(node)
+    if nodes and top.section("node").values:
+        raise top.error("nodes", "`node` is given, too", "move the machine's values into `nodes`")
+    return tuple(nodes)
 
 
 def _read_plausible(

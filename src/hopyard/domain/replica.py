@@ -27,8 +27,9 @@ class NodeContext:
     the folder of the cgroup that the replica creates for its process. Empty if the kernel does not allow it;
     then memory is polled. processes: the limit of concurrent processes and threads, 0 for none. gang_folder:
     a folder that all replicas of the gang on this node share. namespaces: whether the run's process gets its
-    own view of the home (`replica.mount_namespace`). hosts: the address of each replica of the gang by its
-    host name, in the order of ranks.
+    own view of the home (`replica.mount_namespace`). machine_rank, machine_world_size: among the replicas
+    that share `gang_folder`, which may be on several nodes of one machine; None: those of the node. hosts: the
+    address of each replica of the gang by its host name, in the order of ranks.
 
     nvml: the GPUs are real GPUs that the driver knows (declared GPUs are not queried). gpu_milli: thousandths
     of each of `gpus` that belong to this replica. gpu_memory_bytes: its limit on each of them, 0 for none.
@@ -52,6 +53,8 @@ class NodeContext:
     node_rank: int = 0
     local_rank: int = 0
     local_world_size: int = 1
+    machine_rank: int | None = None
+    machine_world_size: int | None = None
     grace_s: float = 10.0
     nvml: bool = False
     pass_environment: tuple[str, ...] = ()
@@ -61,6 +64,17 @@ class NodeContext:
     processes: int = 0
     namespaces: bool = True
     hosts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this replica does what the replicas that share `gang_folder` do once."""
+        return (self.local_rank if self.machine_rank is None else self.machine_rank) == 0
+
+    @property
+    def shares_folder(self) -> bool:
+        """Whether other replicas share `gang_folder`."""
+        size = self.local_world_size if self.machine_world_size is None else self.machine_world_size
+        return size > 1
 
 
 @dataclass(frozen=True, slots=True)

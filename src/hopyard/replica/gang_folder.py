@@ -68,9 +68,7 @@ class GangFolder:
     def shared_work(self) -> Path | None:
         """The working folder of all replicas on this node; None where each has its own."""
         launch = self.spec.launch
-        is_shared = (
-            self.spec.node.local_world_size > 1 and not launch.private_folders and launch.study is None
-        )
+        is_shared = self.spec.node.shares_folder and not launch.private_folders and launch.study is None
         return self.root / "work" if is_shared else None
 
     @contextmanager

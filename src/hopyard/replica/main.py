@@ -155,7 +155,7 @@ class Replica:
         )
         self._tensorboard: TensorBoardTail | None = None  # once the script is about to start
         self._gang = GangFolder(Path(spec.node.gang_folder or folder.root), spec)
-        has_own_work = folder.shared_work is None and spec.node.local_world_size > 1
+        has_own_work = folder.shared_work is None and spec.node.shares_folder
         self._run_folder = RunFolder(
             self._gang,
             None if has_own_work or launch.study is not None else folder.work,
@@ -230,7 +230,7 @@ class Replica:
         view = home_view(spec, folder)
         if view is not None:
             view = replace(view, mounts={**prepared.mounts, **mount_hosts_file(spec, folder.root)})
-        if folder.shared_work is None or spec.node.local_rank == 0:
+        if folder.shared_work is None or spec.node.is_first:
             self._tensorboard = TensorBoardTail(
                 folder,
                 env.get("TENSORBOARD_LOGDIR"),
@@ -281,7 +281,7 @@ class Replica:
         self._shipper.start()
         if self._tensorboard is not None:
             self._tensorboard.start()
-        if spec.node.local_rank == 0:
+        if spec.node.is_first:
             self._run_folder.start()
         return self._supervise(started.pid, cgroups)
 
@@ -375,7 +375,7 @@ class Replica:
     def _read_printed_metrics(self, *, ended: bool) -> None:
         """Reads the metrics of lines that the dead replica had not read."""
         templates = self._spec.launch.metric_lines
-        if templates and (self._folder.shared_work is None or self._spec.node.local_rank == 0):
+        if templates and (self._folder.shared_work is None or self._spec.node.is_first):
             try:
                 append_missing_points(self._folder, templates, ended=ended)
             except OSError as error:
@@ -462,7 +462,7 @@ class Replica:
         is_last = self._gang.mark_ended()
         # half of a restored run folder must not replace the stored one
         if is_last and self._gang.is_ready and self._gang.run.is_dir():
-            if self._is_adoption or self._spec.node.local_rank:  # another process has stored files
+            if self._is_adoption or not self._spec.node.is_first:  # another process has stored files
                 self._run_folder.load_record()
             problem = self._run_folder.finish(is_killed=not exit.is_success)
             if problem:

@@ -136,7 +136,7 @@ class RunPreparation:
 
     def _place_links(self) -> None:
         launch = self.spec.launch
-        note = log if self.spec.node.local_rank else self.run_folder.note
+        note = self.run_folder.note if self.spec.node.is_first else log
         place_links(self.folder.work, launch.environment.links, (ref.path for ref in launch.datasets), note)
 
     def _restore_run_folder(self, cache: TreeCache, manifest: Digest) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ class LocalEngineFixture(EngineFixture):
     pass_environment: tuple[str, ...] = ()
     namespaces: bool = True
 
-    def new_engine(self, *, adopt: bool = True, node: LocalNodeSettings | None = None) -> LocalEngine:
+    def new_engine(self, *, adopt: bool = True, nodes: Sequence[LocalNodeSettings] = ()) -> LocalEngine:
         """Another engine on the same home."""
         return LocalEngine(
             self.home,
@@ -38,7 +38,7 @@ class LocalEngineFixture(EngineFixture):
             spawner_command=SPAWNER,
             use_cgroups=self.use_cgroups,
             adopt_replicas=adopt,
-            node=node,
+            nodes=nodes,
             pass_environment=self.pass_environment,
             namespaces=self.namespaces,
         )
@@ -69,7 +69,7 @@ async def open_local_engine(
     folder: Path,
     *,
     use_cgroups: bool = True,
-    node: LocalNodeSettings | None = None,
+    nodes: Sequence[LocalNodeSettings] = (),
     pass_environment: tuple[str, ...] = (),
     namespaces: bool = True,
 ) -> AsyncIterator[LocalEngineFixture]:
@@ -85,7 +85,7 @@ async def open_local_engine(
             pass_environment=pass_environment,
             namespaces=namespaces,
         )  # type: ignore[arg-type]
-        fixture.engine = engine = fixture.new_engine(node=node)
+        fixture.engine = engine = fixture.new_engine(nodes=nodes)
         try:
             yield fixture
         finally:

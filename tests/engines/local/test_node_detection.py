@@ -9,7 +9,7 @@ from pathlib import Path
 from hopyard.domain.resources import Gpu
 from hopyard.engines.local.cgroups import find_cgroups
 from hopyard.engines.local.cores import choose_cores
-from hopyard.engines.local.node_detection import LocalNodeSettings, find_memory_bytes, find_node
+from hopyard.engines.local.node_detection import LocalNodeSettings, find_memory_bytes, find_node, find_nodes
 from hopyard.engines.local.ports import choose_port
 
 
@@ -62,3 +62,22 @@ def test_only_writable_cgroups_are_used() -> None:
     for folder in find_cgroups().values():
         assert folder.name == "hopyard"
         assert os.access(folder, os.W_OK)
+
+
+def test_nodes_of_one_machine_share_its_amounts() -> None:
+    whole, _ = find_node()
+    cards = tuple(Gpu(index, "A100") for index in range(2))
+    parts = (
+        LocalNodeSettings("a", gpus=cards),
+        LocalNodeSettings("b", cpu_milli=500, gpus=cards[:1]),
+        LocalNodeSettings("c"),
+    )
+    nodes, is_reported = find_nodes(parts)
+    assert [(node.id, [gpu.index for gpu in node.gpus]) for node in nodes] == [
+        ("a", [0, 1]),
+        ("b", [2]),
+        ("c", []),
+    ]
+    assert [node.cpu_milli for node in nodes] == [whole.cpu_milli // 3, 500, whole.cpu_milli // 3]
+    assert [node.memory_bytes for node in nodes] == [whole.memory_bytes // 3] * 3 and not is_reported
+    assert len(find_nodes(())[0]) == 1

@@ -70,7 +70,7 @@ def test_replicas_see_only_their_gpus(run_scenario: RunScenario) -> None:
         assert visible_gpus == b"1,3"
         assert int(umask) != 0o077, "what the replica keeps private is no rule for the script"
 
-    run_scenario(scenario, node=declared)
+    run_scenario(scenario, nodes=(declared,))
 
 
 def test_replica_descriptor_limit_is_independent_of_spawner(run_scenario: RunScenario) -> None:

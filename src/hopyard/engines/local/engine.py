@@ -37,8 +37,9 @@ from hopyard.domain.run_environment import replica_variables
 from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
-from hopyard.engines.local.node_detection import LocalNodeSettings, find_node
+from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
+from hopyard.engines.local.node_ranks import NodeRank, node_ranks
 from hopyard.engines.local.ports import choose_port, replica_address
 from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
 from hopyard.engines.local.spawner import SpawnerClient
@@ -85,9 +86,9 @@ class _Adoption:
 class LocalEngine:
     """Implements `hopyard.interfaces.engine.Engine` for this machine (design page 0001, sections 1 and 4).
 
-    home: the folders. node: the user's declaration of this machine. server_url: returns the server's current
-    address; replicas get it in their spec. spawner_command: the argument vector of the spawner (`python -m
-    hopyard.replica.spawner`), to which the number of a socket is appended. adopt_replicas: whether `observe`
+    home: the folders. nodes: the user's declarations of this machine, or of its parts. server_url: returns
+    the server's current address; replicas get it in their spec. spawner_command: the argument
+    vector of the spawner (`python -m hopyard.replica.spawner`), to which the number of a socket is appended. adopt_replicas: whether `observe`
     adopts dead replicas (a second engine on the same home must not). free_disk_space: releases a part of the
     reserved disk space of a folder's disk; returns False without any. use_cgroups: False enforces limits by
     polling only. grace: between SIGTERM and SIGKILL at a time limit. name: must differ between servers on one
@@ -105,7 +106,7 @@ class LocalEngine:
         *,
         server_url: Callable[[], str],
         spawner_command: Sequence[str],
-        node: LocalNodeSettings | None = None,
+        nodes: Sequence[LocalNodeSettings] = (),
         adopt_replicas: bool = True,
         use_cgroups: bool = True,
         grace: timedelta = timedelta(seconds=10),
@@ -121,8 +122,9 @@ class LocalEngine:
     ) -> None:
         self._home, self._server_url, self._grace, self.name = home, server_url, grace, name
         self._free_disk_space = free_disk_space
-        self._node, self._nvml = find_node(node, engine=name)
-        self._processes = (node or LocalNodeSettings()).processes
+        found, self._nvml = find_nodes(nodes, engine=name)
+        self._nodes = {node.id: node for node in found}
+        self._processes = nodes[0].processes if nodes else 0
         self._cgroups = find_cgroups() if use_cgroups else {}
         # the homes of a machine share one folder of cgroups
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()
@@ -130,7 +132,7 @@ class LocalEngine:
             checks or HealthChecks(),
             home.root,
             home.attempts,
-            [gpu.index for gpu in self._node.gpus] if self._nvml else [],
+            [gpu.index for gpu in found[0].gpus] if self._nvml else [],
         )
         self._cached_keys = CachedKeys(home.root / "cache")
         self._spawner = SpawnerClient(
@@ -155,9 +157,9 @@ class LocalEngine:
         self._overdue_at: dict[AttemptId, float] = {}  # monotonic time
 
     @property
-    def node(self) -> Node:
-        """This machine."""
-        return self._node
+    def nodes(self) -> tuple[Node, ...]:
+        """This machine, or its declared parts."""
+        return tuple(self._nodes.values())
 
     def leftover_attempts(self) -> dict[AttemptId, bool]:
         """Returns the attempts of an earlier engine that are unfinished or not fully sent, and whether a
@@ -191,10 +193,10 @@ class LocalEngine:
         split_attempt(launch.attempt)
         assignments = {a.rank: a for a in launch.placement.assignments}
         for replica in launch.replicas:
-            if replica.rank not in assignments or assignments[replica.rank].node != self._node.id:
+            if replica.rank not in assignments or assignments[replica.rank].node not in self._nodes:
                 raise LaunchFailed(
-                    f"replica {replica.rank} is not placed on node {self._node.id}, the only node of "
-                    "the local engine"
+                    f"replica {replica.rank} is not placed on a node of the local engine, which has "
+                    f"{', '.join(self._nodes)}"
                 )
         problem = await asyncio.to_thread(self._health.current_problem)
         if problem:
@@ -232,13 +234,20 @@ class LocalEngine:
                 or self._earlier_port(folders)
                 or choose_port({s.port for s in self._shares.values()})
             )
+            ranks = node_ranks([*assignments.values()])
             for folder, replica in to_start:
-                folder.write_spec(self._replica_spec(launch, replica, assignments[replica.rank], share))
+                assignment, rank = assignments[replica.rank], ranks[replica.rank]
+                folder.write_spec(self._replica_spec(launch, replica, assignment, rank, share))
             await self._spawner.spawn([folder.root for folder, _ in to_start])
         self._launched.add(launch.attempt)
 
     def _replica_spec(
-        self, launch: Launch, replica: ReplicaLaunch, assignment: Assignment, share: _ReplicaShare
+        self,
+        launch: Launch,
+        replica: ReplicaLaunch,
+        assignment: Assignment,
+        rank: NodeRank,
+        share: _ReplicaShare,
     ) -> ReplicaSpec:
         cores: tuple[int, ...] | None = None
         # with a quota the kernel chooses the cores; without one, binding to cores is the limit
@@ -250,7 +259,7 @@ class LocalEngine:
         return ReplicaSpec(
             replace(replica, server_url=self._server_url()),
             NodeContext(
-                id=self._node.id,
+                id=assignment.node,
                 home=str(self._home.root),
                 server_file=str(self._home.server_file),
                 master_port=share.port,
@@ -263,8 +272,11 @@ class LocalEngine:
                     name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}")
                     for name, parent in self._cgroups.items()
                 },
-                local_rank=replica.rank,
-                local_world_size=len(launch.replicas),
+                node_rank=rank.node_rank,
+                local_rank=rank.local_rank,
+                local_world_size=rank.local_world_size,
+                machine_rank=replica.rank,
+                machine_world_size=len(launch.replicas),
                 grace_s=self._grace.total_seconds(),
                 nvml=self._nvml,
                 pass_environment=self._pass_environment,
@@ -289,7 +301,7 @@ class LocalEngine:
         return replica.resources.gpu_memory_bytes or min(
             (
                 gpu.memory_bytes * assignment.gpu_milli // WHOLE_GPU
-                for gpu in self._node.gpus
+                for gpu in self._nodes[assignment.node].gpus
                 if gpu.index in assignment.gpus
             ),
             default=0,
@@ -386,9 +398,10 @@ class LocalEngine:
         await self._adopt(dead)
         await self._retry_health_checks()
         problem = await asyncio.to_thread(self._health.current_problem)
-        if (cached_keys, problem) != (self._node.holds, self._node.trouble):
-            self._node = replace(self._node, holds=cached_keys, trouble=problem)
-        return Observation(nodes=(self._node,), attempts=tuple(statuses))
+        for name, node in self._nodes.items():
+            if (cached_keys, problem) != (node.holds, node.trouble):
+                self._nodes[name] = replace(node, holds=cached_keys, trouble=problem)
+        return Observation(nodes=self.nodes, attempts=tuple(statuses))
 
     async def _retry_health_checks(self) -> None:
         """After a failed launch, checks whether the next one can work."""
@@ -479,7 +492,9 @@ class LocalEngine:
     def _failed_adoption_exit(self, folder: ReplicaFolder, state: ReplicaState | None) -> Exit:
         if state is not None and state.exit is not None:
             return state.exit
-        return exit_after_replica_death(folder.read_stop(), f"its replica died on node {self._node.id}")
+        spec = folder.read_spec()
+        node = next(iter(self._nodes)) if spec is None else spec.node.id
+        return exit_after_replica_death(folder.read_stop(), f"its replica died on node {node}")
 
     def _stop_peers(self, attempt: Path) -> None:
         """Stops the other replicas of a gang once an essential replica has failed, or all essential ones have

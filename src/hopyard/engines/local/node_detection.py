@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hopyard.domain.cluster import Node
@@ -19,7 +19,7 @@ RESERVED_MEMORY_SHARE = 0.05  # … but at most this share of a small machine
 
 @dataclass(frozen=True, slots=True)
 class LocalNodeSettings:
-    """The user's declaration of this machine; values that are None are detected.
+    """The user's declaration of this machine, or of a part of it; values that are None are detected.
 
     cpu_milli: thousandths of a core. memory_bytes: for all runs together. gpus: declared GPUs, with indices
     from 0 in this order; an empty tuple hides existing ones. extras: other countable resources by name.
@@ -56,6 +56,31 @@ def find_node(settings: LocalNodeSettings | None = None, *, engine: str = "local
         extras=dict(settings_or_default.extras),
     )
     return node, settings_or_default.gpus is None and bool(gpus)
+
+
+def find_nodes(declared: Sequence[LocalNodeSettings], *, engine: str = "local") -> tuple[list[Node], bool]:
+    """Returns the nodes of this machine, and whether the driver reported their GPUs.
+
+    Several nodes are parts of the machine. Amounts that are not declared are equal shares of it. GPUs are
+    declared, and are numbered through all nodes.
+    """
+    if len(declared) < 2:
+        node, is_reported = find_node(declared[0] if declared else None, engine=engine)
+        return [node], is_reported
+    nodes: list[Node] = []
+    index = 0
+    for part in declared:
+        gpus = tuple(replace(gpu, index=number) for number, gpu in enumerate(part.gpus or (), index))
+        index += len(gpus)
+        cpu_milli, memory_bytes = part.cpu_milli, part.memory_bytes
+        amounts = replace(
+            part,
+            gpus=gpus,
+            cpu_milli=max(1, find_cpu_milli() // len(declared)) if cpu_milli is None else cpu_milli,
+            memory_bytes=find_memory_bytes() // len(declared) if memory_bytes is None else memory_bytes,
+        )
+        nodes.append(find_node(amounts, engine=engine)[0])
+    return nodes, False
 
 
 def find_cpu_milli() -> int:
