@@ -87,12 +87,13 @@ class LocalEngine:
     """Implements `hopyard.interfaces.engine.Engine` for this machine (design page 0001, sections 1 and 4).
 
     home: the folders. nodes: the user's declarations of this machine, or of its parts. server_url: returns
-    the server's current address; replicas get it in their spec. spawner_command: the argument
-    vector of the spawner (`python -m hopyard.replica.spawner`), to which the number of a socket is appended. adopt_replicas: whether `observe`
-    adopts dead replicas (a second engine on the same home must not). free_disk_space: releases a part of the
-    reserved disk space of a folder's disk; returns False without any. use_cgroups: False enforces limits by
-    polling only. grace: between SIGTERM and SIGKILL at a time limit. name: must differ between servers on one
-    database. umask: of the scripts; None is this process's. checks: of this node's health.
+    the server's current address; replicas get it in their spec. spawner_command: the argument vector of the
+    spawner (`python -m hopyard.replica.spawner`), to which the number of a socket is appended.
+    adopt_replicas: whether `observe` adopts dead replicas (a second engine on the same home must not).
+    free_disk_space: releases a part of the reserved disk space of a folder's disk; returns False without any.
+    use_cgroups: False enforces limits by polling only. grace: between SIGTERM and SIGKILL at a time limit.
+    name: must differ between servers on one database. umask: of the scripts; None is this process's. checks:
+    of this node's health.
 
     max_output_bytes: limit for each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes:
     limit for each stream of its reports. max_media_bytes: limit for its media. pass_environment: patterns of
