@@ -56,7 +56,7 @@ def run_prefix(library: str, run: Any, name: Any = "") -> str:
 
 
 def log_metrics(library: str, values: Mapping[Any, Any], step: Any = None, prefix: str = "") -> None:
-    """Logs the numbers among the values; names of nested values are joined with dots."""
+    """Logs the numbers and media among the values; names of nested values are joined with dots."""
     call_guarded(library, _log, library, values, step, prefix)
 
 
@@ -102,13 +102,13 @@ def _log(library: str, values: Mapping[Any, Any], step: Any, prefix: str) -> Non
         return
     import hopyard
 
-    numbers = {
+    logged = {
         name: value
         for name, value in _flat(values, prefix)
-        if _is_number(value) and _libraries.setdefault(name, library) == library
+        if (_is_number(value) or _is_media(value)) and _libraries.setdefault(name, library) == library
     }
-    if numbers:
-        hopyard.log(numbers, step=step)
+    if logged:
+        hopyard.log(logged, step=step)
 
 
 def _summarize(values: Mapping[Any, Any], prefix: str) -> None:
@@ -157,6 +157,12 @@ def _flat(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{name}.")
         else:
             yield name, value
+
+
+def _is_media(value: Any) -> bool:
+    """Returns whether the value is media of `hop.log`. Without their module, it is not."""
+    module = sys.modules.get("hopyard.sdk.media")
+    return module is not None and module.to_media_list(value) is not None
 
 
 def _is_number(value: Any) -> bool:

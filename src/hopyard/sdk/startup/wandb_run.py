@@ -7,6 +7,7 @@ import os
 
 from .import_hooks import call_guarded
 from .reports import is_active, log_metrics, record_params, record_summary, record_tags, run_prefix
+from .wandb_media import convert_media, copy_nested
 
 TYPE_CHECKING = False  # the import of `typing` would take milliseconds
 if TYPE_CHECKING:
@@ -85,10 +86,11 @@ def _extend_run(run_class: Any) -> None:
 
     def log_and_record(self: Any, data: Any, step: Any = None, *arguments: Any, **options: Any) -> Any:
         number = self.step if step is None else step
+        values = copy_nested(data) if isinstance(data, dict) else None
         result = log(self, data, step, *arguments, **options)
-        if isinstance(data, dict):
+        if values is not None:
             _record_config(self)
-            call_guarded("wandb", _record_metrics, self, data, number)
+            call_guarded("wandb", _record_metrics, self, values, number)
         return result
 
     def finish_and_record(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -120,7 +122,7 @@ def _record_metrics(run: Any, values: dict[Any, Any], step: Any) -> None:
     for name, value in values.items():
         by_step.setdefault(_newest_steps.get((run.id, _step_metric(name)), step), {})[name] = value
     for own_step, group in by_step.items():
-        log_metrics("wandb", group, own_step, _prefix(run))
+        log_metrics("wandb", convert_media(group), own_step, _prefix(run))
 
 
 def _step_metric(name: Any) -> str:
