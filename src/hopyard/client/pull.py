@@ -21,7 +21,7 @@ from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.json_text import format_json
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
-from hopyard.errors import SpecError
+from hopyard.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -219,7 +219,10 @@ def _pull_metrics(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) 
 
 def _pull_media(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> PullResult | None:
     """Writes the media to `NAME/STEP.png`, and their list. Returns None without any."""
-    items = media_paths(list_media(client, run))
+    try:
+        items = media_paths(list_media(client, run))
+    except NotFound:  # an older server lists none
+        return None
     if not items:
         return None
     listed = [{"path": path, **item} for path, item in items.items()]
