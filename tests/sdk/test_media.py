@@ -120,16 +120,20 @@ def test_decoder_of_terminal_reads_what_the_encoder_writes(recording: Recording)
     assert decode_png(filtered.getvalue()[:45]) is None
 
 
-def test_figure_audio_video_and_files(recording: Recording, tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
+def test_figure_of_matplotlib_is_stored_in_its_size(recording: Recording) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure(figsize=(2, 1), dpi=50)
+    axes = figure.add_subplot()
+    axes.plot([1, 2, 3])
+    recording.log(0, figure=hop.Figure(figure), axes=hop.Figure(axes), image=hop.Image(figure))
+    assert [record.kind for record in recording.records] == ["figure", "figure", "image"]
+    assert {recording.pixels(record).shape[:2] for record in recording.records} == {(50, 100)}
 
-    figure = Figure(figsize=(2, 1), dpi=50)
-    figure.add_subplot().plot([1, 2, 3])
+
+def test_audio_video_and_files(recording: Recording, tmp_path: Path) -> None:
     PilImage.fromarray(COLOUR).save(tmp_path / "x.jpg")
     samples = np.array([0.0, 0.5, -1.0, math.nan])
     recording.log(
         0,
-        figure=hop.Figure(figure),
         audio=hop.Audio(samples, sample_rate=8000),
         stereo=hop.Audio(np.zeros((2, 100), np.int16), sample_rate=8000),
         video=hop.Video(np.stack([COLOUR, COLOUR[::-1]]), fps=4),
@@ -137,7 +141,6 @@ def test_figure_audio_video_and_files(recording: Recording, tmp_path: Path) -> N
         bytes=hop.Image((tmp_path / "x.jpg").read_bytes()),
     )
     by_name = {record.name: record for record in recording.records}
-    assert recording.pixels(by_name["figure"]).shape[:2] == (50, 100)
     with wave.open(io.BytesIO(recording.content(by_name["audio"]))) as file:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (8000, 1, 2)
         assert np.frombuffer(file.readframes(9), "<i2").tolist() == [0, 16384, -32767, 0]
@@ -153,7 +156,6 @@ def test_figure_audio_video_and_files(recording: Recording, tmp_path: Path) -> N
 
 
 def test_histogram_table_and_text(recording: Recording) -> None:
-    pandas = pytest.importorskip("pandas")
     values = [0.0, 1.0, 2.0, 4.0, math.nan, math.inf]
     recording.log(
         0,
@@ -162,7 +164,6 @@ def test_histogram_table_and_text(recording: Recording) -> None:
         same=hop.Histogram([2.0, 2.0], bins=2),
         counted=hop.Histogram(counts=[1, 3], edges=[0, 1, 2]),
         rows=hop.Table([[1, math.nan], [None, "x"]], columns=["a", "b"]),
-        frame=hop.Table(pandas.DataFrame({"a": [1, 2], "b": [0.5, 1.5]})),
         dicts=hop.Table([{"a": 1}, {"b": np.float32(0.5)}]),
         text=hop.Text("a\nü"),
     )
@@ -173,13 +174,15 @@ def test_histogram_table_and_text(recording: Recording) -> None:
     assert sum(json.loads(contents["same"])["counts"]) == 2
     assert json.loads(contents["counted"])["counts"] == [1, 3]
     assert json.loads(contents["rows"])["rows"] == [[1, "NaN"], [None, "x"]]
-    assert json.loads(contents["frame"]) == {
-        "columns": ["a", "b"],
-        "rows": [[1, 0.5], [2, 1.5]],
-        "omitted_rows": 0,
-    }
     assert json.loads(contents["dicts"])["rows"] == [[1, None], [None, 0.5]]
     assert contents["text"] == "a\nü".encode()
+
+
+def test_data_frame_is_a_table(recording: Recording) -> None:
+    pandas = pytest.importorskip("pandas")
+    recording.log(0, frame=hop.Table(pandas.DataFrame({"a": [1, 2], "b": [0.5, math.nan]})))
+    table = json.loads(recording.content(recording.records[0]))
+    assert table == {"columns": ["a", "b"], "rows": [[1, 0.5], [2, "NaN"]], "omitted_rows": 0}
 
 
 def test_media_and_numbers_share_a_call_and_its_step(recording: Recording) -> None:
