@@ -75,6 +75,7 @@ from hopyard.stores.disk_reserve import DiskReserves
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.audit import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
@@ -357,6 +358,7 @@ async def serve(
         await ensure_token(home, access, identity.owner, home_id, now=clock.now())
         services = await build_services(
             runs=SqlRunStore(database),
+            commands=SqlCommandStore(database),
             cluster=cluster,
             datasets=SqlDatasetStore(database),
             queues=SqlQueueStore(database),

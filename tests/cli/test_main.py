@@ -100,7 +100,7 @@ def test_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["pause", "last"], "`hop stop RUN` ends one"),
+        (["suspend", "last"], "`hop pause RUN` makes a run wait"),
         (["continue", "last"], "`hop search resume STUDY` continues a study"),
         (["Kill", "last"], "`hop stop RUN` ends a run"),
         (["help", "cancel"], "`hop stop RUN` ends a run"),
@@ -262,7 +262,7 @@ def test_shell_completion() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hopyard.cli"], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == ["plain,ps", "plain,plot", "plain,pull", "plain,pool"]
+    assert done.stdout.split() == ["plain,pause", "plain,ps", "plain,plot", "plain,pull", "plain,pool"]
 
 
 def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

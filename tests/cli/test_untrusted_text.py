@@ -296,6 +296,8 @@ LISTINGS = [
         ("reserve", "info", "nothing"),
         ("queue", "info", "nothing"),
         ("stop", "{failed}"),
+        ("pause", "{failed}"),
+        ("set", "{failed}", "lr=1"),
         ("update", "{behind}", "--note", "x"),
     ),
     *(

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import STOP_FILE, StopOrder
 from hopyard.sdk import safe_points
-from hopyard.sdk.safe_points import SAFE_POINT_EXIT_CODE, SAFE_POINT_EXIT_FILE, SafePoints
+from hopyard.sdk.safe_points import (
+    SAFE_POINT_EXIT_CODE,
+    SAFE_POINT_EXIT_FILE,
+    SafePointAction,
+    SafePoints,
+)
 from tests.sdk.scripts import Replica
 from tests.small_disk import small_disk
 
@@ -57,7 +62,7 @@ def test_all_ranks_exit_at_same_step(
                 if turn > asked_after[rank]:
                     write_command(gang / str(rank))
                 paused.wait(pauses[rank])  # never set: how long a turn takes
-                if members[rank].reach():
+                if members[rank].reach() is SafePointAction.STOP:
                     left[rank] = turn
                     members[rank].exit_preempted(turn)
                     return

@@ -31,6 +31,7 @@ from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.audit import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
@@ -113,7 +114,7 @@ class ApiServer:
     ) -> Any:
         """Ships segments as a running replica does.
 
-        Options: `phase`, `exit`, `final`, and the expected `status` of the response.
+        Options: `phase`, `exit`, `final`, `commands`, and the expected `status` of the response.
         """
         head = {
             "status": {"rank": rank, "phase": options.get("phase", "running"), "exit": options.get("exit")},
@@ -121,6 +122,7 @@ class ApiServer:
                 {"stream": stream, "offset": offset, "size": len(data)} for stream, offset, data in segments
             ],
             "final": options.get("final", False),
+            "commands": options.get("commands", 0),
         }
         body = json.dumps(head).encode() + b"\n" + b"".join(data for _, _, data in segments)
         return await self.request(
@@ -195,6 +197,7 @@ async def api_server(
     services = await build_services(
         runs=SqlRunStore(database),
         cluster=SqlClusterStore(database),
+        commands=SqlCommandStore(database),
         datasets=SqlDatasetStore(database),
         queues=SqlQueueStore(database),
         reservations=SqlReservationStore(database),

@@ -58,6 +58,11 @@ class Client(HttpClient):
         reply: api.RunOut = self.call("POST", "/runs", json_body=body, query={"plan": plan})
         return reply
 
+    def create_run_command(self, run: str, body: api.CommandIn) -> api.CommandOut:
+        """Give a command to a live run: pause it, resume it, or set parameters."""
+        reply: api.CommandOut = self.call("POST", f"/runs/{run}/commands", json_body=body)
+        return reply
+
     def create_token(self, body: api.TokenIn) -> api.NewTokenOut:
         """Create a token and return it, only once."""
         reply: api.NewTokenOut = self.call("POST", "/tokens", json_body=body, send_once=True)
@@ -203,6 +208,16 @@ class Client(HttpClient):
     def get_run_by_name(self, user: str, project: str, number: str) -> api.RunOut:
         """Get a run by its name."""
         reply: api.RunOut = self.call("GET", f"/runs/by-name/{user}/{project}/{number}")
+        return reply
+
+    def get_run_command(self, run: str, number: str, *, wait: float | None = None) -> api.CommandOut:
+        """Get a command."""
+        reply: api.CommandOut = self.call("GET", f"/runs/{run}/commands/{number}", query={"wait": wait})
+        return reply
+
+    def get_run_commands(self, run: str) -> api.CommandsOut:
+        """List the commands of a run."""
+        reply: api.CommandsOut = self.call("GET", f"/runs/{run}/commands")
         return reply
 
     def get_run_system(self, run: str, *, max_points: int | None = None) -> api.SystemOut:

@@ -13,6 +13,8 @@ JsonObject = dict[str, Any]  # an object whose keys the description leaves open
 
 BudgetUnit = Literal["epochs", "steps"]
 Closeness = Literal["balanced", "near", "same", "spread"]
+CommandKind = Literal["pause", "resume", "set"]
+CommandState = Literal["applied", "pending", "refused"]
 ExitKind = Literal[
     "exit-code",
     "lost",
@@ -38,6 +40,7 @@ Period = Literal["day", "month", "week"]
 RunEventKind = Literal[
     "breached",
     "changed",
+    "control",
     "damaged",
     "media",
     "preempted",
@@ -46,7 +49,7 @@ RunEventKind = Literal[
     "time-limit",
     "unread-params",
 ]
-RunPhase = Literal["cancelled", "failed", "queued", "running", "starting", "stopping", "succeeded"]
+RunPhase = Literal["cancelled", "failed", "paused", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]
 ValueSource = Literal["best", "last", "summary"]
 
@@ -232,6 +235,48 @@ class ChoiceIn(TypedDict):
     kind: Literal["choice"]
     name: str
     values: Sequence[str | int | float | bool | None]
+
+
+class CommandIn(TypedDict):
+    """kind: what to do at the next safe point of the script. params: values to set. release: a pause
+    frees the resources; the run saves a checkpoint and is held in the queue."""
+
+    kind: CommandKind
+    params: NotRequired[Mapping[str, bool | int | float | str | None]]
+    release: NotRequired[bool]
+
+
+class CommandLineOut(TypedDict):
+    """A command that the replica lacks."""
+
+    arguments: dict[str, bool | int | float | str | None]
+    kind: str
+    number: int
+    user: str
+
+
+class CommandOut(TypedDict):
+    """A command to a live run. number: counts the commands of the run, in the order of their application.
+    state: pending, applied or refused. step: the completed iterations of the script when it applied the
+    command. changes: parameters before and after, of a `set`."""
+
+    answer: str
+    answered_at: str | None
+    arguments: dict[str, bool | int | float | str | None]
+    changes: dict[str, list[bool | int | float | str | None]]
+    created_at: str
+    kind: CommandKind
+    number: int
+    run: str
+    state: CommandState
+    step: int | None
+    user: str
+
+
+class CommandsOut(TypedDict):
+    """In the order of their numbers."""
+
+    commands: list[CommandOut]
 
 
 class ConditionIn(TypedDict):
@@ -1075,9 +1120,10 @@ class RunOut(TypedDict):
     output, checkpoints and files another server of the database stores. synced_at: for a run that was
     recorded offline, the time of its latest upload; it counts as running until the upload is complete.
     unstored: sentences about data that could not be stored, why, and where it is kept. attempts, events:
-    the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all. unread_params:
-    given parameters that no process of the run read, so their values had no effect; with the events.
-    events: promised starts, broken promises with the reason, and preemption requests."""
+    the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all. paused_at: since
+    when the phase is `paused`. unread_params: given parameters that no process of the run read, so their
+    values had no effect; with the events. events: promised starts, broken promises with the reason, and
+    preemption requests."""
 
     artifact: str | None
     attempt: Attempt | None
@@ -1100,6 +1146,7 @@ class RunOut(TypedDict):
     note: str
     offline: bool
     params: dict[str, str | int | float | bool | None]
+    paused_at: NotRequired[str | None]
     phase: RunPhase
     pinned: NotRequired[list[PinnedOut]]
     position: int | None
@@ -1412,8 +1459,9 @@ class SyncOut(TypedDict):
     preempt: because of a preemption, so it saves a checkpoint first; signal: what its script gets, "" for
     that of an earlier order or SIGTERM. full: the server has no space left for the segments. Only an
     ending replica gets this response; others get 507. limits: of the streams, for clients that sync a
-    recording."""
+    recording. commands: to the script, after the number of the request."""
 
+    commands: NotRequired[list[CommandLineOut]]
     full: NotRequired[bool]
     grace_s: NotRequired[float | None]
     limits: NotRequired[StreamLimits | None]

@@ -12,7 +12,6 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "alter",
         "edit",
         "modify",
-        "set",
         "move",
         "rename",
         "scontrol",
@@ -20,13 +19,7 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "qhold",
         "qrls",
     ): "`hop update RUN` changes a run that waits: --hold keeps it from starting, --release lets it start",
-    (
-        "pause",
-        "suspend",
-    ): (
-        "runs cannot be paused: `hop stop RUN` ends one with time to save, and `hop fork RUN "
-        "--checkpoint newest` continues from its newest checkpoint"
-    ),
+    ("suspend",): "`hop pause RUN` makes a run wait at its next safe point; `hop resume RUN` continues it",
     (
         "continue",
         "unpause",
@@ -124,6 +117,7 @@ _PHASE_ALIASES = {
     "queued": ("waiting", "pending", "held"),
     "starting": ("preparing", "launching"),
     "running": ("active", "training"),
+    "paused": ("suspended",),
     "stopping": ("ending", "preempting"),
     "succeeded": ("done", "completed", "complete", "finished", "success"),
     "failed": ("error", "crashed", "broken", "lost"),

@@ -32,7 +32,11 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "fork", RUN_SECTION, "fork:fork", "Run again with changes: same code, data and environment."
     ),
-    CommandEntry("resume", RUN_SECTION, "resume:resume", "Continue an ended run from what it saved."),
+    CommandEntry(
+        "resume", RUN_SECTION, "resume:resume", "Continue a paused run, or an ended run from what it saved."
+    ),
+    CommandEntry("pause", RUN_SECTION, "pause:pause", "Make a run wait at its next safe point."),
+    CommandEntry("set", RUN_SECTION, "set:set_params", "Change parameters of a running script."),
     CommandEntry(
         "update",
         RUN_SECTION,

@@ -27,7 +27,7 @@ HIDDEN_TEXT = "***"  # the server's text for another user's values
 _MAX_DIFF_BYTES = 1024 * 1024  # larger files are compared as a whole
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SECTIONS = (
-    *("params", "tags", "notes", "study", "packages", "datasets"),
+    *("params", "changes", "tags", "notes", "study", "packages", "datasets"),
     *("resources", "environment", "results"),
 )
 
@@ -87,7 +87,7 @@ def diff(left: str, right: str, as_json: bool) -> None:
 
 def compare_runs(client: Client, left: api.RunOut, right: api.RunOut) -> RunDifference:
     """All that differs between two runs."""
-    sides = [_comparable_fields(run) for run in (left, right)]
+    sides = [{**_comparable_fields(run), "changes": _changes(client, run)} for run in (left, right)]
     sections = {name: _differing_keys(sides[0][name], sides[1][name]) for name in _SECTIONS}
     hidden = [
         name
@@ -99,6 +99,15 @@ def compare_runs(client: Client, left: api.RunOut, right: api.RunOut) -> RunDiff
         sections,
         tuple(hidden),
     )
+
+
+def _changes(client: Client, run: api.RunOut) -> dict[str, str]:
+    """Returns the parameters that users set while the run ran, with the step."""
+    return {
+        f"{name} at step {command['step']}": f"{format_value(before)} -> {format_value(after)}"
+        for command in client.get_run_commands(run["id"])["commands"]
+        for name, (before, after) in command["changes"].items()
+    }
 
 
 def _comparable_fields(run: api.RunOut) -> dict[str, dict[str, Any]]:

@@ -140,6 +140,8 @@ def info_lines(
         )
     yield from _labelled_lines("attempts", [_attempt_lines(run, a) for a in run.get("attempts") or ()])
     yield from _labelled_lines("events", _event_lines(run.get("events") or []))
+    if run["ended_at"] is None:
+        yield from _labelled_lines("commands", _pending_command_lines(client, run))
     yield from _labelled_lines("checkpoints", _checkpoint_lines(checkpoints))
     yield from _labelled_lines("usage", describe_system_usage(client, run))
     if stored_files := describe_stored_files(client, run):
@@ -298,6 +300,19 @@ def _event_lines(events: list[api.RunEvent]) -> list[str]:
             f"{localise_times(event['detail'])}"
         )
         for event in events[-_MAX_EVENTS:]
+    ]
+
+
+def _pending_command_lines(client: Client, run: api.RunOut) -> list[str]:
+    """Returns a line for each command that waits for a safe point of the script."""
+    from hopyard.cli.terminal.times import format_clock
+
+    return [
+        f"{format_clock(command['created_at'])}  {command['kind']} by {command['user']} "
+        + "".join(f"{name}={format_value(value)} " for name, value in command["arguments"].items())
+        + "waits for a safe point"
+        for command in client.get_run_commands(run["id"])["commands"]
+        if command["state"] == "pending"
     ]
 
 

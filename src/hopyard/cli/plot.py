@@ -18,9 +18,19 @@ import click
 from hopyard.api_client.client import Client
 from hopyard.cli.options import PngPath, json_option, last_run_argument
 from hopyard.cli.terminal import console
-from hopyard.cli.terminal.chart import COLOURS, MARKS, ChartCell, Curve, clamp, draw_chart, moving_average
+from hopyard.cli.terminal.chart import (
+    AXIS_MARKS,
+    COLOURS,
+    MARKS,
+    ChartCell,
+    Curve,
+    clamp,
+    draw_chart,
+    moving_average,
+)
 from hopyard.client.run_lookup import get_run
 from hopyard.client.system_usage import SYSTEM_PREFIX, load_system_series
+from hopyard.config.key_values import format_value
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.metric_values import MetricValue, decode_value
 from hopyard.domain.name_pattern import compile_name_pattern
@@ -139,11 +149,12 @@ def plot(
         console.print_message(f"wrote {png}")
     else:
         shown = charts if metrics else charts[:_MAX_CHARTS]
+        marks = change_marks(client, runs) if axis == "step" else []
         for number, chart in enumerate(shown):
             console.print_lines(
                 [
                     *[""] * bool(number),
-                    *chart_lines(chart, width or min(console.terminal_width(), 160), height),
+                    *chart_lines(chart, width or min(console.terminal_width(), 160), height, marks),
                 ]
             )
         omitted = [chart.title for chart in charts[len(shown) :]]
@@ -252,8 +263,29 @@ def make_charts(points_by_run: PointsByRun, smooth: float, unit: str = "step") -
     ]
 
 
-def chart_lines(chart: Chart, width: int, height: int) -> list[str]:
-    """Returns the chart as text: a heading with the last values, then the picture."""
+def change_marks(client: Client, runs: Sequence[api.RunOut]) -> list[tuple[float, str]]:
+    """Returns the steps at which users set parameters of the runs, with a text for each."""
+    return [
+        (
+            command["step"],
+            (f"{run['name']} " if len(runs) > 1 else "")
+            + f"step {command['step']}: "
+            + ", ".join(
+                f"{name} {format_value(before)} -> {format_value(after)}"
+                for name, (before, after) in command["changes"].items()
+            ),
+        )
+        for run in runs
+        for command in client.get_run_commands(run["id"])["commands"]
+        if command["step"] is not None and command["changes"]
+    ]
+
+
+def chart_lines(chart: Chart, width: int, height: int, marks: Sequence[tuple[float, str]] = ()) -> list[str]:
+    """Returns the chart as text: a heading with the last values, then the picture.
+
+    marks: values of x that are marked on the axis, with their texts below the picture.
+    """
     several = len(chart.curves) > 1
     head = [console.paint(chart.title, "bold")]
     for index, curve in enumerate(chart.curves):
@@ -271,10 +303,15 @@ def chart_lines(chart: Chart, width: int, height: int) -> list[str]:
         for curve in chart.curves
         if (missing := _non_finite_text(curve))
     ]
+    unicode = console.supports_unicode(sys.stdout)
     picture = draw_chart(
-        chart.curves, width=width, height=height, unicode=console.supports_unicode(sys.stdout)
+        chart.curves, width=width, height=height, unicode=unicode, marks=[x for x, _ in marks]
     )
-    return ["  ".join(head), *(_paint_row(row) for row in picture or [[ChartCell("no finite value")]])]
+    return [
+        "  ".join(head),
+        *(_paint_row(row) for row in picture or [[ChartCell("no finite value")]]),
+        *(f"{AXIS_MARKS[unicode]} {escape(text)}" for _, text in marks),
+    ]
 
 
 def _non_finite_text(curve: Curve) -> str:

@@ -41,7 +41,7 @@ from hopyard.errors import SpecError
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-LIVE_PHASES = ("queued", "starting", "running", "stopping")
+LIVE_PHASES = ("queued", "starting", "running", "paused", "stopping")
 ALL_PHASES = (*LIVE_PHASES, "succeeded", "failed", "cancelled")
 _DEFAULT_LIMIT = 50
 _WATCH_INTERVAL_S = 1.0
@@ -298,6 +298,9 @@ def _phase_detail(run: api.RunOut) -> str:
         and (makes_room := attempt.get("preempt_reason"))
     ):
         return f"is preempted: {first_line(makes_room)}"
+    if run["phase"] == "paused":
+        values = metrics_line(_latest_metrics(run), limit=4)
+        return "; ".join(filter(None, ["`hop resume` continues it", values]))
     if is_final(run):
         values = metrics_line(run.get("summary") or {}, limit=3)
         exit_ = run.get("exit")

@@ -1,12 +1,14 @@
-"""`hop resume`: continues an ended run from what it saved."""
+"""`hop resume`: continues a paused run, or an ended run from what it saved."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hopyard.cli.command_result import give_command
 from hopyard.cli.fork import changed_roles, spec_changes
 from hopyard.cli.options import (
     changed_tag_option,
@@ -26,6 +28,7 @@ from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
+    from hopyard.api_client.client import Client
 
 
 @click.command("resume")
@@ -44,11 +47,12 @@ if TYPE_CHECKING:
 @detach_option
 @json_option
 def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
-    """Continue RUN, which failed or was stopped, from what it saved.
+    """Continue RUN: end its pause, or, if it failed or was stopped, continue from what it saved.
 
-    A new run with the same code, data and parameters starts from the newest checkpoint, and with the
-    checkpoints that the script wrote itself. Without --name it takes the name of RUN. Lost and preempted runs
-    continue by themselves. `hop fork --files` continues with other parameters or other code.
+    A run that `hop pause` paused continues where it waits. For an ended run, a new run with the same code,
+    data and parameters starts from the newest checkpoint, and with the checkpoints that the script wrote
+    itself. Without --name it takes the name of RUN. Lost and preempted runs continue by themselves. `hop
+    fork --files` continues with other parameters or other code.
     """
     from datetime import UTC, datetime
 
@@ -56,9 +60,14 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
     from hopyard.cli.attach import attach_to_run
     from hopyard.domain.ids import new_run_id
 
-    changes = spec_changes({"params": (), "env": (), "secrets": (), "project": None, **options})
     client = connect()
     source = client.get_run(get_run(client, ref)["id"])
+    if _is_paused(client, source):
+        _check_no_changes(source, options)
+        body: api.CommandIn = {"kind": "resume"}
+        give_command(client, source, body, timeout="30s", no_wait=detach, as_json=as_json)
+        return 0
+    changes = spec_changes({"params": (), "env": (), "secrets": (), "project": None, **options})
     if source["spec"].get("study") is None:
         source = wait_until_stopped(client, source, console.print_message)
     _check_resumable(source)
@@ -83,6 +92,24 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
             f"OPTION=VALUE`; `hop files {source['name']}` lists its files"
         )
     return attach_to_run(client, run, detach=detach, as_json=as_json)
+
+
+def _is_paused(client: Client, run: api.RunOut) -> bool:
+    """Returns whether the run is paused, will be at its next safe point, or is held in the queue."""
+    if run["phase"] in ("starting", "running"):
+        commands = client.get_run_commands(run["id"])["commands"]
+        return any(each["kind"] == "pause" and each["state"] == "pending" for each in commands)
+    return run["phase"] == "paused" or (run["phase"] == "queued" and run["held_by"] is not None)
+
+
+def _check_no_changes(run: api.RunOut, options: Mapping[str, Any]) -> None:
+    """Raises SpecError for an option that only a new run can follow."""
+    given = [name for name, value in options.items() if value not in (None, (), False)]
+    if given:
+        raise SpecError(
+            f"{run['name']} is {run['phase']} and continues as it is: its requests cannot change",
+            hints=("leave the options out", f"change its parameters with `hop set {run['name']} lr=0.01`"),
+        )
 
 
 def _check_resumable(source: api.RunOut) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
+from hopyard.domain.command import params_after
 from hopyard.domain.gang import Placement
-from hopyard.domain.ids import AttemptId
+from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
+from hopyard.domain.param_format import ParamValue
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
 from hopyard.errors import NotFound, SpecError
+from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.run_store import RunStore
 
 
@@ -18,6 +21,7 @@ class LaunchBuilder:
 
     server_url: where replicas reach the server. sign_token: creates the token of an attempt. study_secret:
     returns the secret by which replicas of a study authenticate each other, always the same for an attempt.
+    commands: those that changed parameters of an earlier attempt.
     user_secrets: returns the values of a user's secrets among the names.
     """
 
@@ -29,7 +33,9 @@ class LaunchBuilder:
         sign_token: Callable[[AttemptId], str],
         study_secret: Callable[[AttemptId], str] = lambda _: "",
         user_secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]] | None = None,
+        commands: CommandStore | None = None,
     ) -> None:
+        self._commands = commands
         self._runs, self._url, self._sign_token, self._study_secret, self._user_secrets = (
             runs,
             server_url,
@@ -48,6 +54,7 @@ class LaunchBuilder:
             )
         restore, values = await self._find_restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign_token(attempt)
+        params = await self._current_params(run, attempt)
         secret = "" if spec.study is None else self._study_secret(attempt)
         replicas: list[ReplicaLaunch] = []
         for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
@@ -67,7 +74,7 @@ class LaunchBuilder:
                         token=token,
                         code=spec.code,
                         datasets=() if is_trials_study(spec) else spec.datasets,
-                        params=spec.params,
+                        params=params,
                         param_format=spec.param_format,
                         tags=spec.tags,
                         env=spec.env,
@@ -91,6 +98,12 @@ class LaunchBuilder:
                     )
                 )
         return Launch(attempt, placement, tuple(replicas))
+
+    async def _current_params(self, run: Run, attempt: AttemptId) -> Mapping[str, ParamValue]:
+        """Returns the parameters with the changes that commands made in earlier attempts."""
+        if self._commands is None or split_attempt(attempt)[1] == 1:
+            return run.spec.params
+        return params_after(run.spec.params, await self._commands.commands(run.id))
 
     async def _secret_values(self, run: Run) -> Mapping[str, str]:
         """Raises NotFound when a secret that the run names was removed."""

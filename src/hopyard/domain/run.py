@@ -36,6 +36,7 @@ class RunPhase(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"  # its script waits at a safe point; the run keeps its resources
     STOPPING = "stopping"  # a stop was requested; not yet ended
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -52,12 +53,19 @@ _FINAL_PHASES = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELL
 TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
     RunPhase.QUEUED: frozenset({RunPhase.STARTING, RunPhase.CANCELLED, RunPhase.FAILED}),
     RunPhase.STARTING: frozenset({RunPhase.RUNNING, RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL_PHASES}),
-    RunPhase.RUNNING: frozenset({RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL_PHASES}),
+    RunPhase.RUNNING: frozenset({RunPhase.PAUSED, RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL_PHASES}),
+    RunPhase.PAUSED: frozenset({RunPhase.RUNNING, RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL_PHASES}),
     RunPhase.STOPPING: frozenset({RunPhase.QUEUED, *_FINAL_PHASES}),
     RunPhase.SUCCEEDED: frozenset(),
     RunPhase.FAILED: frozenset(),
     RunPhase.CANCELLED: frozenset(),
 }
+
+
+def shown_phase(phase: RunPhase, *, is_paused: bool) -> RunPhase:
+    """Returns the phase that users see, for a stored phase. A pause shows while the run is running, also in a
+    later attempt."""
+    return RunPhase.PAUSED if is_paused and phase is RunPhase.RUNNING else phase
 
 
 def checked_transition(before: RunPhase, after: RunPhase) -> RunPhase:
@@ -343,6 +351,7 @@ class RunEventKind(StrEnum):
     MEDIA = "media"  # values of TensorBoard that are no numbers
     STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name
+    CONTROL = "control"  # a user paused it, resumed it, or set its parameters while it ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +415,7 @@ class Run:
     synced_at: datetime | None = None  # of an offline run: when its last part arrived
     held_by: str | None = None  # the user that holds it: it does not start until it is released
     note: str = ""  # free text of its user
+    paused_at: datetime | None = None  # while its phase is `paused`
     unstored: tuple[str, ...] = ()
 
     @property

@@ -45,6 +45,15 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class ReplicaNotifier(Protocol):
+    """An engine that can make the replicas of an attempt sync now. Without it they sync with their next
+    heartbeat."""
+
+    async def wake(self, attempt: AttemptId, /) -> None:
+        """Makes the live replicas sync soon. An unknown or ended attempt is no error."""
+
+
+@runtime_checkable
 class FolderLocator(Protocol):
     """An engine with runs in folders that this process can read."""
 

@@ -29,6 +29,7 @@ from hopyard.replica.checkpoint_uploads import (
     RETRY_INTERVAL_S,
     CheckpointUploader,
 )
+from hopyard.replica.command_receiver import CommandReceiver
 from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import CHECK_INTERVAL_S, GpuMemoryLimit
@@ -145,6 +146,7 @@ class Replica:
             launch.attempt,
             launch.rank,
             on_stop=self._on_server_stop,
+            commands=CommandReceiver(Path(spec.node.gang_folder or folder.root)),
             on_events=self._checkpoints.poll,
             before_read=self._recorder.record,
             is_stopping=self._is_stopping,
@@ -308,6 +310,7 @@ class Replica:
             grace_s=spec.node.grace_s,
             gang_folder=Path(spec.node.gang_folder or self._folder.root),
             report_limit=self._report_time_limit,
+            request_sync=self._shipper.wake,
             periodic=[
                 PeriodicAction(now + FIRST_INTERVAL_S, system.write_sample),
                 *self._gpu_memory_limit(now),

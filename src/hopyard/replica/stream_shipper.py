@@ -23,6 +23,7 @@ from hopyard.domain.replica import STOP_SIGNALS
 from hopyard.domain.stream_limits import MEDIA_STREAM, OUTPUT_INDEX_STREAM, STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunEnded, ServerUnavailable
 from hopyard.private_files import open_below
+from hopyard.replica.command_receiver import CommandReceiver
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.server_connection import ServerConnection
@@ -87,11 +88,11 @@ class StopRequest:
 class StreamShipper:
     """A thread that keeps the server's copy of the streams and the status up to date.
 
-    on_stop: called when the server requests the end of the attempt, and again when that request changes.
-    on_events: called when the stream of events has grown; called again if it fails. before_read: called
-    before the streams are read for a request. output: the limit of the
-    script's output. reports: the limit of its metrics and events. on_limited: called with the name of a
-    report stream that has passed its limit. All callbacks run in the thread.
+    commands: where commands to the script are stored. on_stop: called when the server requests the end of
+    the attempt, and again when that request changes. on_events: called when the stream of events has grown,
+    and again if it fails. before_read: called before the streams are read for a request. output: the limit
+    of the script's output. reports: the limit of its metrics and events. on_limited: called with the name
+    of a report stream that has passed its limit. All callbacks run in the thread.
 
     is_stopping: whether the attempt was requested to end; then the shipper does not wait for ever for a
     server that accepts no more data. resume: an earlier replica has shipped some data; the server's offsets
@@ -106,6 +107,7 @@ class StreamShipper:
         rank: int,
         *,
         on_stop: Callable[[StopRequest], None],
+        commands: CommandReceiver,
         on_events: Callable[[], None],
         before_read: Callable[[], None] = lambda: None,
         is_stopping: Callable[[], bool] = lambda: False,
@@ -117,6 +119,7 @@ class StreamShipper:
         self._folder, self._server, self._rank = folder, server, rank
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_request = on_stop, StopRequest()
+        self._commands = commands
         self._on_events, self._is_stopping, self._output = on_events, is_stopping, output
         self._before_read = before_read
         self._reports, self._on_limited = reports, on_limited
@@ -131,6 +134,7 @@ class StreamShipper:
         self._wake, self._finished = threading.Event(), threading.Event()
         self._final_status: ReplicaStatus | None = None
         self._start_lock = threading.Lock()
+        self._sync_requested = False  # without data to send: the server has a command
         self._offsets_known = not resume
         self._thread = threading.Thread(target=self._run_thread, name="ship", daemon=True)
 
@@ -140,6 +144,11 @@ class StreamShipper:
         with self._start_lock:
             if self._thread.ident is None:
                 self._thread.start()
+
+    def wake(self) -> None:
+        """Makes the thread sync now."""
+        self._sync_requested = True
+        self._wake.set()
 
     def set_status(self, status: ReplicaStatus) -> None:
         """Sets the replica's current status."""
@@ -186,6 +195,7 @@ class StreamShipper:
             if not (
                 pending
                 or closing
+                or self._sync_requested
                 or self._status != self._sent_status
                 or now - synced_at >= HEARTBEAT_INTERVAL_S
             ):
@@ -371,7 +381,13 @@ class StreamShipper:
         status = self._final_status if final and self._final_status is not None else self._status
         self._before_read()
         heads, parts = self._segments()
-        head = {"status": status_body(status), "segments": heads, "final": final}
+        self._sync_requested = False
+        head = {
+            "status": status_body(status),
+            "segments": heads,
+            "final": final,
+            "commands": self._commands.newest,
+        }
         body = b"".join((json.dumps(head).encode(), b"\n", *parts))
         client = self._server.client
         with client.open("POST", self._path, body=body, timeout_s=_REQUEST_TIMEOUT_S) as response:
@@ -401,6 +417,9 @@ class StreamShipper:
             signal if (signal := response.get("signal")) in STOP_SIGNALS else "",
         )
         self._apply_stop_request(request)
+        commands = response.get("commands")
+        if isinstance(commands, list) and commands:
+            self._commands.deliver(commands)
 
     def _apply_stop_request(self, request: StopRequest) -> None:
         if request.stop and request != self._stop_request:

@@ -35,6 +35,7 @@ class Wakeup:
     """A descriptor that becomes readable when a signal arrives or another thread calls `notify`."""
 
     def __init__(self) -> None:
+        self._sync_requested = False
         self.read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def listen(self) -> None:
@@ -43,6 +44,15 @@ class Wakeup:
         signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGURG, self._request_sync)
+
+    def _request_sync(self, *_: object) -> None:
+        self._sync_requested = True
+
+    def take_sync_request(self) -> bool:
+        """Returns whether the engine has requested a sync since the last call."""
+        requested, self._sync_requested = self._sync_requested, False
+        return requested
 
     def notify(self) -> None:
         try:
@@ -104,7 +114,8 @@ class Supervisor:
 
     time_limit_s counts from the start of `run` and is enforced. Before the limit the process is requested to
     save and exit; it gets SIGTERM at most `grace_s` before, and SIGKILL at the limit. report_limit: called
-    with a message when the limit approaches. gang_folder: where processes with safe points register.
+    with a message when the limit approaches. request_sync: called when the engine requests a sync with the
+    server. gang_folder: where processes with safe points register.
     """
 
     folder: ReplicaDir
@@ -116,6 +127,7 @@ class Supervisor:
     grace_s: float
     gang_folder: Path
     report_limit: Callable[[str], None]
+    request_sync: Callable[[], None]
     periodic: list[PeriodicAction] = field(default_factory=list)
     server_stop: StopOrder | None = None
     ended_at: float = 0.0  # Unix seconds, of the process and of those that it left behind
@@ -139,6 +151,8 @@ class Supervisor:
             now = time.monotonic()
             node_kills.sample(now)
             self._poll_stop_order(now)
+            if self.wakeup.take_sync_request():
+                self.request_sync()
             if now >= memory_at:
                 self._check_memory(now)
                 memory_at = now + self.memory.check_after_s

@@ -39,7 +39,7 @@ def params(**defaults: Any) -> Params:
     A list, tuple or dict is overridden as JSON; a list also as `-p sizes=64,32`. Raises SpecError if the
     conversion fails (``-p lr=abc: `lr` is a float``).
     """
-    return Params(session.current_session().declare_params(defaults))
+    return session.current_session().declare_params(defaults)
 
 
 def dataset_path(name: str | None = None) -> Path:

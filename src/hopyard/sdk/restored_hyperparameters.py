@@ -16,6 +16,7 @@ from hopyard.sdk.warn_once import warn_once
 Settings = dict[str, list[dict[str, Any]]]  # by name: of each group of an optimizer, or of a scheduler
 _MAX_DEPTH = 3  # of containers in which optimizers are found
 _CURRENT_RATES = "_last_lr"  # of a scheduler: the rates of all groups now
+_DERIVED_RATES = ("initial_lr", "base_lrs", _CURRENT_RATES)
 
 
 def capture_settings(objects: Mapping[str, Any]) -> Settings:
@@ -40,6 +41,41 @@ def apply_changes(objects: Mapping[str, Any], built: Settings, built_before: Map
             for group, group_now, group_before in zip(groups, now, before, strict=True):
                 if isinstance(group_before, dict):
                     _apply_to_group(name, group, group_now, group_before)
+
+
+def setting_groups(objects: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields the name of each optimizer and scheduler with its groups of settings, which may be changed."""
+    for name, value in _tuned_objects(objects):
+        yield name, _groups(value)
+
+
+def scale_setting(group: dict[str, Any], key: str, old: Any, new: Any) -> tuple[Any, Any] | None:
+    """Changes the setting `key` of a group, and the rates that derive from it, as its parameter changes from
+    `old` to `new`. Returns the setting before and after; None if the group has none of that name.
+
+    A setting equal to `old` becomes `new`; another number is scaled by the same factor.
+    """
+    change = None
+    for name in (key, *_DERIVED_RATES) if key == "lr" else (key,):
+        if name not in group or (before := _plain(group[name])) is ...:
+            continue
+        if isinstance(before, list) and not isinstance(old, list | tuple):
+            after: Any = [_scaled_setting(part, old, new) for part in before]
+        else:
+            after = _scaled_setting(before, old, new)
+        if after != before:
+            _set(group, name, after)
+            if name == key:
+                change = (before, after)
+    return change
+
+
+def _scaled_setting(setting: Any, old: Any, new: Any) -> Any:
+    if setting == (list(old) if isinstance(old, tuple) else old):
+        return list(new) if isinstance(new, tuple) else new
+    if not all(map(_is_number, (setting, old, new))) or not old:
+        return setting
+    return setting * new / old
 
 
 def _apply_to_group(

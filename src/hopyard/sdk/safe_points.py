@@ -1,12 +1,15 @@
-"""Safe points: where all processes of a preempted gang stop at the same iteration. Standard library only.
+"""Safe points: where all processes of a gang stop, or apply commands, at the same iteration. Standard library
+only.
 
 No process may wait at a safe point for a process that waits for it inside its next iteration, as in a
-collective operation. So each process publishes how many iterations it has passed. When a stop is requested,
-it parks at its safe point. It runs one more iteration whenever another process has already passed that point.
-The gang agrees, once and under a lock, on the iteration at which all are parked. The shared state is files of
-eight-byte cells in a folder that all processes see:
+collective operation. So each process publishes how many iterations it has passed. When a stop is requested
+or a command arrives, it parks at its safe point. It runs one more iteration whenever another process has
+already passed that point. The gang agrees, under a lock, on the iteration at which all are parked. There all
+stop, or all apply the commands up to the same number. The shared state is files of eight-byte cells in a
+folder that all processes see:
 
-    turns/lock           one cell: the agreed iteration
+    turns/lock           one cell: the iteration at which all stop
+    turns/commands       see `command_file.py`
     turns/<rank>-<pid>   per process: iterations passed; the iteration it is parked at, or 0;
                          whether its checkpoint is saved
 """
@@ -15,17 +18,19 @@ from __future__ import annotations
 
 import fcntl
 import json
-import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 
 from hopyard.errors import is_disk_full
 from hopyard.private_files import make_folder, open_file, reserve_file_space, write_to_reserved_space
+from hopyard.sdk.command_file import SAFE_POINTS_DIR as SAFE_POINTS_DIR
+from hopyard.sdk.command_file import CommandFile, CommandLine, map_cells
 
-SAFE_POINTS_DIR, SAFE_POINT_EXIT_FILE = "turns", "left.json"
+SAFE_POINT_EXIT_FILE = "left.json"
 SAFE_POINT_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again later
 DISK_FULL_REASON = "the disk was full"
 _STOP_FILE = "stop"  # domain.replica.STOP_FILE, which would be slow to import
@@ -36,6 +41,15 @@ _SAVE_RETRY_INTERVAL_S, _SAVE_SHARE_OF_GRACE = (
     0.7,
 )  # of the grace period of a stop request: SIGTERM follows in its last quarter
 _ITERATION_CELL, _PARKED_CELL, _SAVED_CELL, _CELLS = 0, 1, 2, 3
+_PAUSE_POLL_INTERVAL_S = 0.02
+_NO_CELLS_FILES = ("lock", "commands", "commands.jsonl")
+
+
+class SafePointAction(Enum):
+    """What a process must do at a safe point where the gang has agreed."""
+
+    STOP = "stop"  # save its checkpoint, call `exit_preempted`, and end
+    COMMANDS = "commands"  # apply the commands of `take_commands`
 
 
 class PreemptedExit(SystemExit):
@@ -66,26 +80,54 @@ class SafePoints:
         make_folder(self._folder, private_parent=gang)
         self._lock = open_file(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT)
         with self._locked():
-            self._agreed_iteration = _map_cells(self._lock)
+            self._agreed_iteration = map_cells(self._lock, _CELLS)
+        self._commands = CommandFile(gang)
+        self._applied = self._agreed = self._commands.agreed  # a restarted process begins with their values
         self._peer_cells: dict[str, memoryview] = {}
         self._name = f"{rank}-{self.pid}"
         self._own_cells = _open(os.path.join(self._folder, self._name), os.O_RDWR | os.O_CREAT)
         with suppress(OSError):
             reserve_file_space(Path(replica), SAFE_POINT_EXIT_FILE)
 
-    def reach(self) -> bool:
-        """Records the end of an iteration. Returns whether this process must save its checkpoint, call
-        `exit_preempted`, and end.
-        """
+    def reach(self) -> SafePointAction | None:
+        """Records the end of an iteration. Returns what this process must do before the next one, if
+        anything."""
         if not self._stop_requested:
             now = time.monotonic()
             if now >= self._poll_at:
                 self._poll_at = now + _STOP_POLL_INTERVAL_S
                 self._stop_requested = self._is_stop_requested()
-        if not self._stop_requested:
+        if not self._stop_requested and self._commands.newest <= self._applied:
             self._own_cells[_ITERATION_CELL] += 1
-            return False
-        return self._world == 1 or self._agree_on_iteration()
+            return None
+        return self._agree_on_iteration()
+
+    def take_commands(self) -> Sequence[CommandLine]:
+        """Returns the commands to apply at this safe point, in order."""
+        commands = self._commands.read(self._applied, self._agreed)
+        self._applied = self._agreed
+        return commands
+
+    def wait_for_action(self) -> SafePointAction:
+        """Returns the next action of a process that is paused at this safe point, when there is one."""
+        while True:
+            self._stop_requested = self._stop_requested or self._is_stop_requested()
+            if (
+                self._stop_requested
+                or self._agreed_iteration[0]
+                or max(self._commands.newest, self._commands.agreed) > self._applied
+            ):
+                action = self._agree_on_iteration()
+                if action is not None:
+                    return action
+            time.sleep(_PAUSE_POLL_INTERVAL_S)
+
+    def leave(self) -> None:
+        """Ends the stay at a safe point where commands were applied: the next iteration begins."""
+        self._own_cells[_PARKED_CELL], self._own_cells[_ITERATION_CELL] = (
+            0,
+            self._own_cells[_ITERATION_CELL] + 1,
+        )
 
     @property
     def grace_expired(self) -> bool:
@@ -147,11 +189,11 @@ class SafePoints:
         except (OSError, ValueError, AttributeError):
             return False
 
-    def _agree_on_iteration(self) -> bool:
+    def _agree_on_iteration(self) -> SafePointAction | None:
         """Parks until all processes are at this iteration, or until another one has passed it.
 
-        Returns True in the first case: all processes stop. Returns False in the second case: this one must
-        run the next iteration as well.
+        Returns the agreed action in the first case, with this process still parked. Returns None in the
+        second case: this one must run the next iteration as well.
         """
         cells_of_this, iteration = self._own_cells, self._own_cells[_ITERATION_CELL] + 1
         # in case a process has no safe points or is far behind
@@ -159,24 +201,32 @@ class SafePoints:
         cells_of_this[_PARKED_CELL] = iteration
         while True:
             with self._locked():
+                # before a stop: another process may have applied them already
+                if self._commands.agreed > self._applied:
+                    self._agreed = self._commands.agreed
+                    return SafePointAction.COMMANDS
                 if self._agreed_iteration[0]:
-                    return True
+                    return SafePointAction.STOP
                 peers = [
-                    (cells[_ITERATION_CELL], cells[_PARKED_CELL]) for _, cells in self._open_peer_cells()
+                    (cells[_ITERATION_CELL], cells[_PARKED_CELL])
+                    for _, cells in (self._open_peer_cells() if self._world > 1 else ())
                 ]
                 if any(passed >= iteration for passed, _ in peers):
-                    cells_of_this[_PARKED_CELL], cells_of_this[_ITERATION_CELL] = 0, iteration
-                    return False
+                    self.leave()
+                    return None
                 all_present = len(peers) + 1 >= self._world or time.monotonic() > deadline
                 if all_present and all(parked == iteration for _, parked in peers):
-                    self._agreed_iteration[0] = iteration
-                    return True
+                    if self._stop_requested:
+                        self._agreed_iteration[0] = iteration
+                        return SafePointAction.STOP
+                    self._commands.agree(iteration, self._commands.newest)
+                    continue
             time.sleep(_PEER_POLL_INTERVAL_S)
 
     def _open_peer_cells(self) -> Iterator[tuple[str, memoryview]]:
         """Yields the cells of every other live process."""
         for name in os.listdir(self._folder):
-            if name in ("lock", self._name):
+            if name == self._name or name in _NO_CELLS_FILES:
                 continue
             try:
                 os.kill(int(name.partition("-")[2]), 0)
@@ -198,16 +248,6 @@ class SafePoints:
 def _open(path: str, flags: int) -> memoryview:
     descriptor = open_file(path, flags)
     try:
-        return _map_cells(descriptor)
+        return map_cells(descriptor, _CELLS)
     finally:
         os.close(descriptor)
-
-
-def _map_cells(descriptor: int) -> memoryview:
-    """Maps the file's cells into shared memory. A cell is read and written atomically, so a partly written
-    number is never visible.
-    """
-    if os.fstat(descriptor).st_size < 8 * _CELLS:
-        # written, not truncated to size: a hole on a full disk would raise SIGBUS later
-        os.pwrite(descriptor, bytes(8 * _CELLS), 0)
-    return memoryview(mmap.mmap(descriptor, 8 * _CELLS)).cast("q")

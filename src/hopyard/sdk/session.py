@@ -24,15 +24,18 @@ from hopyard.sdk import params as parameters
 from hopyard.sdk.best_metric import BestMetric
 from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.checkpoints import CheckpointContents, LoopPosition
+from hopyard.sdk.command_file import values_set_before
 from hopyard.sdk.exit_code import main_frame
 from hopyard.sdk.gloo_threads import wait_for_gloo_threads
 from hopyard.sdk.gpu_share import limit_torch_memory
+from hopyard.sdk.live_control import LiveControl
 from hopyard.sdk.loop_exit import is_at_end
 from hopyard.sdk.loop_generators import LoopGenerators
 from hopyard.sdk.media_stream import MediaStream
 from hopyard.sdk.metrics import Loggable, MetricStream, Number, to_numbers, to_step
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
+from hopyard.sdk.params import Params
 from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
 from hopyard.sdk.run_context import RunContext
 from hopyard.sdk.safe_points import DISK_FULL_REASON, PreemptedExit, SafePoints
@@ -72,7 +75,10 @@ class Session:
         self.declared: dict[str, ParamValue] = {}
         self._environ = environ
         self._overrides = parameters.read_overrides(environ.get("HOPYARD_PARAMS"))
+        gang = environ.get("HOPYARD_GANG_DIR")
+        self._live_values = {} if offline or not gang else _live_values(gang)
         self._overrides_checked = False
+        self.control = LiveControl(self.bound, self.declared, self.events.append)
         self._loop_stack, self._loop_generators = LoopStack(), LoopGenerators()
         self._restore_dir = environ.get("HOPYARD_RESTORE_DIR") or None
         self._restored: CheckpointContents | None = None
@@ -87,15 +93,20 @@ class Session:
     # -- declarations of the script
     # ------------------------------------------------------------------------------
 
-    def declare_params(self, defaults: Mapping[str, object]) -> dict[str, object]:
+    def declare_params(self, defaults: Mapping[str, object]) -> Params:
         """Returns the parameters with overrides applied, and records them with those declared before."""
         limit_torch_memory()
-        values = parameters.resolve_params(defaults, self._overrides)
+        values = parameters.resolve_params(defaults, {**self._overrides, **self._live_values})
         self.declared.update(parameters.recorded_values(values))
         self.events.append("params", values=self.declared)
         if self._environ.get("HOPYARD_PARAMS_GIVEN"):
             record_reads("hop.params", [name for name in values if name in self._overrides])
-        return values
+        params = Params(values)
+        # the types of the values; None accepts any
+        self.control.params.add(
+            params, {name: None if defaults[name] is None else value for name, value in values.items()}
+        )
+        return params
 
     def check_overrides(self) -> None:
         """Warns about overrides that the script did not declare; called once the script has begun
@@ -345,7 +356,13 @@ class Session:
             loop.iterations == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_INTERVAL_S
         ):
             self._report_progress(loop)
-        if self._safe_points is not None and self._safe_points.reach():
+        if self._safe_points is not None and self.control.obey(
+            self._safe_points,
+            self._safe_points.reach(),
+            step=self._loop_stack.active[0].iterations,
+            loops=self._loop_stack.active,
+            reports=self.rank() == 0,
+        ):
             self._exit_for_preemption(self._safe_points)
 
     def on_exit(self, loop: Loop[Any], how: LoopExit) -> None:
@@ -484,6 +501,13 @@ def _close_loops() -> None:
 
 atexit.register(wait_for_gloo_threads)
 atexit.register(_close_loops)  # runs before it
+
+
+def _live_values(gang: str) -> dict[str, ParamValue]:
+    try:
+        return values_set_before(gang)
+    except OSError:
+        return {}
 
 
 def _parse_int(text: str | None, default: int) -> int:

@@ -22,6 +22,7 @@ from hopyard.server.routes.attempts import attempt_endpoints
 from hopyard.server.routes.audit import audit_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
+from hopyard.server.routes.commands import command_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
 from hopyard.server.routes.files import file_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
@@ -53,6 +54,7 @@ def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
         *blob_endpoints(services),
         *run_list_endpoints(services),
         *run_endpoints(services),
+        *command_endpoints(services),
         *stream_endpoints(services),
         *file_endpoints(services),
         *media_endpoints(services),

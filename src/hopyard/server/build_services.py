@@ -22,8 +22,9 @@ from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
-from hopyard.interfaces.engine import Engine, FolderLocator
+from hopyard.interfaces.engine import Engine, FolderLocator, ReplicaNotifier
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
@@ -36,6 +37,7 @@ from hopyard.server.authentication import TokenAuthenticator
 from hopyard.server.blob_access import BlobAccess
 from hopyard.server.manifest_check import ManifestCheck
 from hopyard.server.node_cache import NodeCache
+from hopyard.server.pending_commands import PendingCommands
 from hopyard.server.queue_cache import QueueCache
 from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.run_progress import completed_fractions
@@ -52,6 +54,7 @@ async def build_services(
     *,
     runs: RunStore,
     cluster: ClusterStore,
+    commands: CommandStore,
     datasets: DatasetStore,
     queues: QueueStore,
     reservations: ReservationStore,
@@ -105,7 +108,7 @@ async def build_services(
         subscriptions.notify_state(run)
 
     subscriptions = RunSubscriptions()
-    ingest = StreamIngest(runs, streams, subscriptions, limits=stream_limits)
+    ingest = StreamIngest(runs, streams, subscriptions, limits=stream_limits, commands=commands)
     tokens = TokenAuthenticator(
         access,
         keys or SigningKeys(now=clock.now),
@@ -134,6 +137,7 @@ async def build_services(
             sign_token=tokens.sign_token,
             study_secret=tokens.study_secret,
             user_secrets=access.secret_values,
+            commands=commands,
         ),
         on_changed=on_run_changed,
         on_ended=on_run_ended,
@@ -147,6 +151,8 @@ async def build_services(
     return Services(
         runs=runs,
         cluster=cluster,
+        commands=commands,
+        pending_commands=PendingCommands(commands, shared_database=bool(server_key)),
         datasets=datasets,
         access=access,
         blobs=blobs,
@@ -178,5 +184,6 @@ async def build_services(
         warnings=warnings,
         prove=prove,
         server_key=server_key,
+        **({"wake": engine.wake} if isinstance(engine, ReplicaNotifier) else {}),
         work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
     )

@@ -15,6 +15,7 @@ from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.cluster_store import ClusterStore
+from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
@@ -24,11 +25,16 @@ from hopyard.server.authentication import TokenAuthenticator
 from hopyard.server.blob_access import BlobAccess
 from hopyard.server.manifest_check import ManifestCheck
 from hopyard.server.node_cache import NodeCache
+from hopyard.server.pending_commands import PendingCommands
 from hopyard.server.queue_cache import QueueCache
 from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
+
+
+async def _wake_nothing(_: AttemptId) -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +48,14 @@ class Services:
     warnings: sentences for the owner. prove: the response to a nonce that only this server can give.
     server_key: the key with which other servers of the database sign requests to this one, "" if there are
     none. request_shutdown: stops the server after the response to the request. work_folders: returns the
-    working folders of an attempt on this machine by rank; none for an engine that has none here.
+    working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
+    the replicas of an attempt sync now, if the engine can.
     """
 
     runs: RunStore
     cluster: ClusterStore
+    commands: CommandStore
+    pending_commands: PendingCommands
     datasets: DatasetStore
     access: AccessStore
     blobs: Blobs
@@ -78,4 +87,5 @@ class Services:
     warnings: Sequence[str] = ()
     prove: Callable[[str], str] = lambda _: ""
     server_key: str = ""
+    wake: Callable[[AttemptId], Awaitable[None]] = _wake_nothing
     work_folders: Callable[[AttemptId], Mapping[int, Path]] = lambda _: {}

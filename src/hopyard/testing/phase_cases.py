@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hopyard.domain.attempt import AttemptPhase, Exit, ExitKind
+from hopyard.domain.command import CommandKind, CommandResult, CommandState
 from hopyard.domain.ids import GangId, RunId, attempt_id
 from hopyard.domain.run import TRANSITIONS, RunPhase
 from hopyard.errors import HopyardError
@@ -41,6 +42,10 @@ async def _run_in_phase(stores: ClusterStores, phase: RunPhase) -> RunId:
     attempt = await start_run(stores, run)
     if phase is not RunPhase.STARTING:
         await stores.cluster.record_status(running_status(attempt), now=time_at(1))
+    if phase is RunPhase.PAUSED:
+        await stores.commands.create_command(run, CommandKind.PAUSE, {}, user="alice", now=time_at(1))
+        answer = CommandResult(CommandState.APPLIED, 1, "paused", time_at(1))
+        await stores.commands.record_command_result(run, 1, answer, attempt=attempt)
     if phase is RunPhase.STOPPING:
         await stores.cluster.request_stop(run, now=time_at(1))
     if phase.is_final:

@@ -7,6 +7,7 @@ import pytest
 from hopyard.testing.audit_store_cases import AuditCases
 from hopyard.testing.change_cases import ChangeCases
 from hopyard.testing.cluster_store_cases import LifeCases, LossCases, PlanCases, StopCases
+from hopyard.testing.command_store_cases import CommandCases
 from hopyard.testing.dataset_store_cases import AccessCases, DatasetCases
 from hopyard.testing.history_cases import HistoryCases
 from hopyard.testing.lease_cases import LeaseCases
@@ -43,6 +44,7 @@ class ClusterStoreContract(
     QueueCases,
     ReservationCases,
     UsageCases,
+    CommandCases,
 ):
     """Everything that scheduling needs.
 

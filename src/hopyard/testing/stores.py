@@ -18,6 +18,7 @@ from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.cluster_store import ClusterStore, RecordResult
+from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
@@ -37,13 +38,14 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class ClusterStores:
-    """The stores that scheduling needs: one state through five interfaces."""
+    """The stores that scheduling needs: one state through six interfaces."""
 
     runs: RunStore
     cluster: ClusterStore
     queues: QueueStore
     reservations: ReservationStore
     usage: UsageStore
+    commands: CommandStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from hopyard.config.units import format_bytes
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
+from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Segment, StreamKey, Streams
 from hopyard.tracking.json_lines import LineReader
@@ -26,6 +27,7 @@ from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 _OUTPUT_STREAMS = frozenset({"stdout", "stderr", "events", "journal"})
 _WRITE_INTERVAL_S = 2.0
+_ANSWER_WRITE_DELAY_S = 0.02  # users wait for the answers to their commands
 _MAX_RETIRED_RUNS = 64  # ended runs that stay in memory for their followers
 _REREAD_BYTES = 1024 * 1024
 log = logging.getLogger("hopyard.tracking")
@@ -57,7 +59,7 @@ class _ReplicaStreams:
 
 class StreamIngest:
     """Ingests the streams of all replicas. One per server; all calls belong to one event loop. limits: of the
-    streams of each replica; a run may have smaller ones."""
+    streams of each replica; a run may have smaller ones. commands: where answers to commands are recorded."""
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class StreamIngest:
         subscriptions: RunSubscriptions,
         *,
         limits: StreamLimits = NO_LIMITS,
+        commands: CommandStore | None = None,
     ) -> None:
+        self._commands = commands
         self._runs, self._streams, self._subscriptions, self._limits = runs, streams, subscriptions, limits
         self._live_runs: dict[RunId, LiveRun] = {}  # of the newest attempt of each run
         # reads of the visible part of earlier attempts
@@ -176,7 +180,7 @@ class StreamIngest:
         if has_news:
             self._subscriptions.notify_progress(run)
         if replica.live_run.is_dirty:
-            self._schedule_write()
+            self._schedule_write(urgent=bool(replica.live_run.answers))
 
     async def flush(self, attempt: AttemptId, rank: int) -> None:
         """Makes the accepted bytes of this replica durable, and brings the store up to date."""
@@ -185,7 +189,7 @@ class StreamIngest:
             await self._reread_streams(replica)
             await self._streams.sync(attempt, rank)
             if not replica.superseded:
-                await replica.live_run.write(self._runs)
+                await replica.live_run.write(self._runs, self._commands)
 
     async def limits(self, attempt: AttemptId, rank: int) -> StreamLimits:
         """Returns the limits of the streams of this replica. Raises NotFound as `append`."""
@@ -215,7 +219,7 @@ class StreamIngest:
         ended."""
         live = self._live_runs.get(run)
         if live is not None:
-            await live.write(self._runs)
+            await live.write(self._runs, self._commands)
             self._retired_runs[run] = None
             while len(self._retired_runs) > _MAX_RETIRED_RUNS:
                 self.forget(next(iter(self._retired_runs)))
@@ -363,7 +367,10 @@ class StreamIngest:
         changed = False
         if stream == "events":
             for event in replica.line_readers[stream].feed(data):
-                changed |= live.apply_event(rank, event)
+                if event.get("kind") == "command":
+                    changed |= rank == 0 and live.apply_command_result(replica.attempt, event)
+                else:
+                    changed |= live.apply_event(rank, event)
         elif stream == "system":
             for line in replica.line_readers[stream].feed(data):
                 sample = parse_sample(line, rank)
@@ -372,16 +379,19 @@ class StreamIngest:
 
     # -- writing to the store, at most every two seconds -----------------------------------------------------
 
-    def _schedule_write(self) -> None:
+    def _schedule_write(self, *, urgent: bool = False) -> None:
+        if urgent and self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
         if self._write_timer is None:
             self._write_timer = asyncio.get_running_loop().call_later(
-                _WRITE_INTERVAL_S, self._start_write_task
+                _ANSWER_WRITE_DELAY_S if urgent else _WRITE_INTERVAL_S, self._start_write_task
             )
 
     def _start_write_task(self) -> None:
         self._write_timer = None
         if self._write_task is not None and not self._write_task.done():
-            self._schedule_write()
+            self._schedule_write(urgent=any(live.answers for live in self._live_runs.values()))
             return
         self._write_task = asyncio.get_running_loop().create_task(self._write_all())
 
@@ -389,8 +399,11 @@ class StreamIngest:
         for live in list(self._live_runs.values()):
             if not live.is_dirty:
                 continue
+            has_answers = bool(live.answers)
             try:
-                await live.write(self._runs)
+                await live.write(self._runs, self._commands)
+                if has_answers:
+                    self._subscriptions.notify_state(live.run)
             except NotFound:
                 self.forget(live.run)
             except HopyardError as error:

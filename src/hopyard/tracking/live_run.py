@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from hopyard.domain.command import MAX_ANSWER, CommandResult, CommandState, ParamChange
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.metric_extremes import Extremes, merge_extremes
 from hopyard.domain.param_format import unread_sentence
@@ -18,6 +19,7 @@ from hopyard.domain.script_tags import ScriptTags
 from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAGS, is_tag
 from hopyard.domain.text import is_line
 from hopyard.errors import Conflict
+from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
 from hopyard.tracking.json_lines import to_int64, to_number
 from hopyard.tracking.latest_metrics import LatestMetrics
@@ -75,6 +77,8 @@ class LiveRun:
     _limit_event: RunEvent | None = None  # the run will soon reach its time limit
     _unread_event: RunEvent | None = None  # parameters that nothing read
     _media_event: RunEvent | None = None  # values that are no numbers
+    # of commands, by the attempt that applied them and their number; not yet in the store
+    answers: dict[tuple[AttemptId, int], CommandResult] = field(default_factory=dict)
     _limit_count: int = 0  # how many of these events were received
 
     def apply_points(self, rank: int, stream: str, reader: LatestMetrics, data: bytes) -> bool:
@@ -128,6 +132,29 @@ class LiveRun:
             case str(kind) if kind == RunEventKind.UNREAD_PARAMS and rank == 0:
                 return self._apply_unread(at, event.get("names"))
         return False
+
+    def apply_command_result(self, attempt: AttemptId, event: Mapping[str, Any]) -> bool:
+        """Applies the answer of an attempt to a command, a line of kind `command` of its `events` stream."""
+        number, step = to_int64(event.get("number")), to_int64(event.get("step"))
+        seconds = to_number(event.get("t"))
+        state, text = event.get("state"), event.get("answer")
+        if (
+            number is None
+            or step is None
+            or seconds is None
+            or not 0 <= seconds < _MAX_TIMESTAMP
+            or state not in (CommandState.APPLIED, CommandState.REFUSED)
+            or not isinstance(text, str)
+        ):
+            return False
+        self.answers[attempt, number] = CommandResult(
+            CommandState(state),
+            step,
+            _printable(text)[:MAX_ANSWER],
+            datetime.fromtimestamp(seconds, UTC),
+            _param_changes(event.get("changes")),
+        )
+        return True
 
     def apply_system(self, rank: int, sample: Mapping[str, Any]) -> bool:
         if to_number(sample.get("t")) is None:
@@ -233,6 +260,7 @@ class LiveRun:
             or self._tags
             or self._note is not None
             or self._unstored
+            or self.answers
             or self._limit_event
             or self._unread_event
             or self._media_event
@@ -252,9 +280,9 @@ class LiveRun:
         kept = {name: point for name, point in self.earlier.items() if first is None or point[0] < first}
         return kept | self.latest
 
-    async def write(self, runs: RunStore) -> None:
-        """Writes changes to the store. After an error they are kept for the next time, unless a later attempt
-        has begun."""
+    async def write(self, runs: RunStore, commands: CommandStore | None = None) -> None:
+        """Writes changes to the stores. After an error they are kept for the next time, unless a later
+        attempt has begun."""
         replace_all = self._is_replacing
         self.replace_metrics &= not replace_all
         metrics, self._metrics = self._metrics, {}
@@ -263,6 +291,7 @@ class LiveRun:
         tags, self._tags = self._tags, {}
         note, self._note = self._note, None
         unstored, self._unstored = self._unstored, []
+        answers, self.answers = self.answers, {}
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
         media_event, self._media_event = self._media_event, None
@@ -300,6 +329,9 @@ class LiveRun:
                 await runs.record_event(self.run, unread_event)
             if media_event is not None:
                 await runs.record_event(self.run, media_event)
+            if commands is not None:
+                for (attempt, number), answer in answers.items():
+                    await commands.record_command_result(self.run, number, answer, attempt=attempt)
         except Conflict:
             return
         except BaseException:
@@ -311,12 +343,23 @@ class LiveRun:
             )
             self._tags, self._note = tags | self._tags, note if self._note is None else self._note
             self._unstored = unstored + self._unstored
+            self.answers = answers | self.answers
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event
             self._media_event = self._media_event or media_event
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
             self._packages = packages if self._packages is None else self._packages
             raise
+
+
+def _param_changes(changes: object) -> dict[str, ParamChange]:
+    if not isinstance(changes, dict):
+        return {}
+    return {
+        name: (change[0], change[1])
+        for name, change in list(changes.items())[:NAMES_LIMIT]
+        if _is_name(name) and isinstance(change, list) and len(change) == 2 and all(map(_is_scalar, change))
+    }
 
 
 def parse_sample(line: Mapping[str, Any], rank: int) -> dict[str, Any] | None:

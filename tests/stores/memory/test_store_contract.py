@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hopyard.stores.memory.cluster import MemoryClusterStore
+from hopyard.stores.memory.commands import MemoryCommandStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
 from hopyard.stores.memory.state import MemoryState
@@ -21,4 +22,5 @@ class TestMemory(ClusterStoreContract):
             MemoryQueueStore(state),
             MemoryReservationStore(state),
             MemoryUsageStore(state),
+            MemoryCommandStore(state),
         )

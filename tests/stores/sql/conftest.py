@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.audit import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.queues import SqlQueueStore
@@ -28,6 +29,7 @@ def stores_over(database: Database) -> Stores:
         SqlQueueStore(database),
         SqlReservationStore(database),
         SqlUsageStore(database),
+        SqlCommandStore(database),
         SqlDatasetStore(database),
         SqlAccessStore(database),
         SqlAuditStore(database),

@@ -18,6 +18,9 @@ _MIN_DISTANCE = 1e-290  # of two values that are drawn apart: the distance of ti
 _MAX_VALUE = 1e307  # larger values are clamped: distances and ticks must be finite
 
 
+AXIS_MARKS = {True: "▲", False: "^"}  # with and without Unicode
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """Points in order of x. A y that is not a finite number breaks the line."""
@@ -35,9 +38,11 @@ class ChartCell:
     curve: int = -1
 
 
-def draw_chart(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> list[list[ChartCell]]:
+def draw_chart(
+    curves: Sequence[Curve], *, width: int, height: int, unicode: bool, marks: Sequence[float] = ()
+) -> list[list[ChartCell]]:
     """Returns the rows of a picture of `width` columns and `height` rows, both axes included. Without a
-    finite point there are no rows."""
+    finite point there are no rows. marks: values of x that are marked on the axis."""
     curves = [replace(curve, ys=[clamp(y) for y in curve.ys]) for curve in curves]
     points = [
         [(x, y) for x, y in zip(source.xs, source.ys, strict=True) if math.isfinite(y)] for source in curves
@@ -66,7 +71,11 @@ def draw_chart(curves: Sequence[Curve], *, width: int, height: int, unicode: boo
         [ChartCell(f"{ticks.get(y, ''):>{margin}} {tick if y in ticks else bar}"), *row]
         for y, row in enumerate(grid)
     ]
-    picture.append([ChartCell(" " * margin + " " + corner + flat_bar * columns)])
+    axis = [flat_bar] * columns
+    for x in marks:
+        if xs[0] <= x <= xs[1]:
+            axis[round((x - xs[0]) / (xs[1] - xs[0]) * (columns - 1))] = AXIS_MARKS[unicode]
+    picture.append([ChartCell(" " * margin + " " + corner + "".join(axis))])
     picture.append(
         [
             ChartCell(

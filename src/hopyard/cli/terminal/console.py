@@ -18,6 +18,7 @@ from hopyard.domain.text import escape, is_plain
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 PHASE_STYLE = {
     "running": "cyan",
+    "paused": "yellow",
     "starting": "cyan",
     "stopping": "yellow",
     "queued": "yellow",

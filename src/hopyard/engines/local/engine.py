@@ -412,6 +412,15 @@ class LocalEngine:
             await self._spawner.start()
             self._health.record_success()
 
+    async def wake(self, attempt: AttemptId, /) -> None:
+        """Implements `ReplicaNotifier`, by a signal that a replica without a handler ignores."""
+
+        def signal_replicas() -> None:
+            for folder in replica_folders(self._home.attempts / attempt):
+                folder.signal(signal.SIGURG)
+
+        await asyncio.to_thread(signal_replicas)
+
     def work_folders(self, attempt: AttemptId, /) -> Mapping[int, Path]:
         """Implements `FolderLocator`."""
         replicas = replica_folders(self._home.attempts / attempt)

@@ -45,11 +45,13 @@ class SegmentIn(RequestModel):
 
 
 class SyncIn(RequestModel):
-    """The first line of a sync; the bytes of the segments follow in order."""
+    """The first line of a sync; the bytes of the segments follow in order. commands: the highest number of a
+    command that the replica has."""
 
     status: ReplicaStatusIn
     segments: Annotated[list[SegmentIn], Meta(max_length=64)] = msgspec.field(default_factory=list)
     final: bool = False
+    commands: Annotated[int, Meta(ge=0, lt=2**31)] = 0
 
 
 class VerifiedOut(Struct, frozen=True):
@@ -60,13 +62,23 @@ class VerifiedOut(Struct, frozen=True):
     damaged: bool
 
 
+class CommandLineOut(Struct, frozen=True):
+    """A command that the replica lacks."""
+
+    number: int
+    kind: str
+    arguments: Mapping[str, bool | int | float | str | None]
+    user: str
+
+
 class SyncOut(Struct, frozen=True):
     """offsets: the length of each stream on the server; the replica continues there. token: a new token when
     the old one is older than half of its lifetime. stop: the replica must end within `grace_s`; preempt:
     because of a preemption, so it saves a checkpoint first; signal: what its script gets,
     "" for that of an earlier order or SIGTERM. full: the server
     has no space left for the segments. Only an ending replica gets this response; others get 507. limits: of
-    the streams, for clients that sync a recording."""
+    the streams, for clients that sync a recording. commands: to the script, after the number of the
+    request."""
 
     offsets: Mapping[str, int]
     token: str | None
@@ -76,6 +88,7 @@ class SyncOut(Struct, frozen=True):
     full: bool = False
     limits: StreamLimits | None = None
     signal: str = ""
+    commands: Sequence[CommandLineOut] = ()
 
 
 class CheckpointIn(RequestModel):
@@ -150,7 +163,10 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         should_stop = await _record_status(services, attempt, status)
         token = services.tokens.renew(bearer_token(request.request.headers.get("authorization")))
         if not should_stop:
-            return json_response(SyncOut(offsets, token, should_stop, full=is_full, limits=limits))
+            commands = () if limits is not None else await _commands_for(services, attempt, head.commands)
+            return json_response(
+                SyncOut(offsets, token, should_stop, full=is_full, limits=limits, commands=commands)
+            )
         order = services.controller.stop_order(attempt)
         return json_response(
             SyncOut(
@@ -401,6 +417,16 @@ async def _record_status(services: Services, attempt: AttemptId, status: Replica
     else:
         await services.runs.record_synced(split_attempt(attempt)[0], services.now())
     return False
+
+
+async def _commands_for(
+    services: Services, attempt: AttemptId, acknowledged: int
+) -> Sequence[CommandLineOut]:
+    commands = await services.pending_commands.commands_for(attempt, acknowledged)
+    return [
+        CommandLineOut(command.number, str(command.kind), command.arguments, command.user)
+        for command in commands
+    ]
 
 
 async def _finish_offline(services: Services, run: Run, status: ReplicaStatus) -> None:

@@ -32,6 +32,7 @@ from hopyard.config.schemas.runs import MAX_ROLES, EnvironmentIn, GitIn, ParamFo
 from hopyard.controller.checkpoint_retention import run_datasets
 from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.command import params_after
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.metric_line import check_metric_lines
@@ -200,9 +201,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         logged = await services.runs.script_tags(source.id)
         source = replace(source, spec=without_script_tags(inherited, logged))
         if source.spec.study is None:
-            spec = _fork_spec(
-                source, change, await _find_resume_checkpoint(services, source, change.checkpoint)
-            )
+            resume = await _find_resume_checkpoint(services, source, change.checkpoint)
+            spec = _fork_spec(await _with_live_params(services, source, change, resume), change, resume)
             if change.files:
                 kept = _kept_files(source, request.caller.user, change)
                 spec = replace(spec, initial_folder=kept, continued_runs=source.continued_by_next())
@@ -305,6 +305,18 @@ def _select_page(
 
 def _cursor(checkpoint: Checkpoint) -> str:
     return f"{checkpoint.attempt}:{checkpoint.rank}:{checkpoint.step}"
+
+
+async def _with_live_params(services: Services, source: Run, change: ForkIn, resume: Resume | None) -> Run:
+    """Returns the run with the parameters that its users set while it ran: those at the checkpoint of a given
+    step, or the last ones for the newest checkpoint or files. A fork from the beginning gets none of them."""
+    if resume is None and not change.files:
+        return source
+    step = resume.step if resume is not None and isinstance(change.checkpoint, int) else None
+    commands = await services.commands.commands(source.id)
+    return replace(
+        source, spec=replace(source.spec, params=params_after(source.spec.params, commands, step=step))
+    )
 
 
 def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:

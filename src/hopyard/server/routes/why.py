@@ -94,6 +94,8 @@ def _state_text(run: Run) -> str:
         return f"it is not waiting: it is being prepared{on_nodes}"
     if run.phase is RunPhase.RUNNING:
         return f"it is not waiting: it is running{on_nodes}"
+    if run.phase is RunPhase.PAUSED:
+        return f"it is not waiting for capacity: it is paused{on_nodes} until `hop resume {run.name}`"
     if run.phase is RunPhase.STOPPING:
         preempt_reason = run.attempt.preempt_reason if run.attempt is not None else ""
         if preempt_reason:

@@ -56,8 +56,9 @@ class RunOut(Struct, frozen=True, kw_only=True):
     where it is kept.
 
     attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
-    unread_params: given parameters that no process of the run read, so their values had no effect; with the
-    events. events: promised starts, broken promises with the reason, and preemption requests.
+    paused_at: since when the phase is `paused`. unread_params: given parameters that no process of the run
+    read, so their values had no effect; with the events. events: promised starts, broken promises with the
+    reason, and preemption requests.
     """
 
     id: str
@@ -88,6 +89,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     unstored: tuple[str, ...]
     held_by: str | None
     note: str
+    paused_at: datetime | None = None
     latest: LatestMetricsField | UnsetType = UNSET
     trials: Mapping[RunPhase, int] | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET

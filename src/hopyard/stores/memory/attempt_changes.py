@@ -97,7 +97,8 @@ class AttemptChanges:
         )
         if after.is_requeued:
             self._requeued.append(run.id)
-            self._state.add_pending(run.gang)
+            if run.held_by is None:
+                self._state.add_pending(run.gang)
         else:
             run.ended_at, run.exit = run.attempts[-1].ended_at, after.exit
             self._record_duration(run)

@@ -11,7 +11,7 @@ def matches(row: RunRow, where: RunFilter) -> bool:
     """Returns whether the run matches the filter; the caller applies `before` and `limit`."""
     spec = row.spec
     return (
-        (where.phases is None or row.phase in where.phases)
+        (where.phases is None or row.shown_phase in where.phases)
         and (where.offline is None or row.offline is where.offline)
         and (where.user is None or row.name.user == where.user)
         and (where.project is None or spec.project == where.project)

@@ -9,6 +9,7 @@ from datetime import datetime
 from hopyard.domain.attempt import AttemptPhase, Exit, ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import Promise
+from hopyard.domain.command import Command
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.metric_extremes import Extremes
@@ -25,6 +26,7 @@ from hopyard.domain.run import (
     RunSpec,
     checked_transition,
     held_message,
+    shown_phase,
 )
 from hopyard.domain.script_tags import ScriptTags
 
@@ -109,6 +111,12 @@ class RunRow:
     # its damaged checkpoints: attempt, rank, step
     damaged: set[tuple[AttemptId, int, int]] = field(default_factory=set)
     events: list[RunEvent] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    paused_at: datetime | None = None  # counts while its phase is RUNNING
+
+    @property
+    def shown_phase(self) -> RunPhase:
+        return shown_phase(self.phase, is_paused=self.paused_at is not None)
 
     def set_phase(self, phase: RunPhase) -> None:
         """Sets the phase. Raises Conflict for an illegal change."""
@@ -137,7 +145,7 @@ class RunRow:
             id=self.id,
             name=self.name,
             spec=self.spec,
-            phase=self.phase,
+            phase=self.shown_phase,
             submitted_at=self.submitted_at,
             attempt=self.attempts[-1].to_attempt() if self.attempts else None,
             started_at=self.started_at,
@@ -161,5 +169,6 @@ class RunRow:
             synced_at=self.synced_at,
             held_by=self.held_by if is_held else None,
             note=self.note,
+            paused_at=self.paused_at if self.shown_phase is RunPhase.PAUSED else None,
             unstored=self.unstored,
         )

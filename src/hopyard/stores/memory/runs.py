@@ -107,7 +107,9 @@ class MemoryRunStore:
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
         return dict(
-            Counter(row.phase for row in self._state.runs.values() if row.phase.is_final or not row.offline)
+            Counter(
+                row.shown_phase for row in self._state.runs.values() if row.phase.is_final or not row.offline
+            )
         )
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
@@ -115,7 +117,7 @@ class MemoryRunStore:
         for row in self._state.runs.values():
             parent = row.spec.parent
             if parent is not None and parent in studies:
-                counters.setdefault(parent, Counter())[row.phase] += 1
+                counters.setdefault(parent, Counter())[row.shown_phase] += 1
         return {study: dict(counts) for study, counts in counters.items()}
 
     async def list_orphans(self) -> Sequence[RunId]:

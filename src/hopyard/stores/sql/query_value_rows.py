@@ -16,6 +16,7 @@ from hopyard.domain.run_query import QueryValue, RunValues, run_fields
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.stores.sql.codec import decode_exit, decode_map, from_us, from_us_or_none
 from hopyard.stores.sql.run_filters import matching
+from hopyard.stores.sql.run_rows import SHOWN_PHASE
 from hopyard.stores.sql.tables import run_contents, runs
 
 
@@ -36,7 +37,7 @@ _QUERY: Select[Any] = select(
     runs.c.project,
     runs.c.number,
     runs.c.label,
-    runs.c.phase,
+    SHOWN_PHASE,
     runs.c.queue,
     runs.c.priority,
     runs.c.script,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, exists, not_, or_, select
 
+from hopyard.domain.run import RunPhase
 from hopyard.interfaces.run_store import RunFilter
-from hopyard.stores.sql.run_rows import BRIEF_RUNS_OF_IDS, RUNS_OF_IDS, SELECT_BRIEF_RUNS, SELECT_RUNS
+from hopyard.stores.sql.run_rows import (
+    BRIEF_RUNS_OF_IDS,
+    RUNS_OF_IDS,
+    SELECT_BRIEF_RUNS,
+    SELECT_RUNS,
+    SHOWN_PHASE,
+)
 from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
 
 _MAX_TEXT = "\U0010ffff"  # sorts after every character
@@ -42,7 +49,7 @@ def matching(query: Select[Any], where: RunFilter) -> Select[Any]:
 def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if where.phases is not None:
-        conditions.append(runs.c.phase.in_(sorted(str(phase) for phase in where.phases)))
+        conditions.append(_has_phase(where.phases))
     if where.offline is not None:
         conditions.append(runs.c.offline if where.offline else not_(runs.c.offline))
     if where.user is not None:
@@ -80,6 +87,14 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
     if where.before is not None:
         conditions.append(_older_than(where.before))
     return conditions
+
+
+def _has_phase(phases: Collection[RunPhase]) -> ColumnElement[bool]:
+    """Returns the condition of a phase that users see. A paused run is stored as running."""
+    stored = {RunPhase.RUNNING if phase is RunPhase.PAUSED else phase for phase in phases}
+    condition = runs.c.phase.in_(sorted(str(phase) for phase in stored))
+    is_hidden = (RunPhase.RUNNING in phases) is not (RunPhase.PAUSED in phases)
+    return condition & SHOWN_PHASE.in_(sorted(map(str, phases))) if is_hidden else condition
 
 
 def _older_than(run: str) -> ColumnElement[bool]:

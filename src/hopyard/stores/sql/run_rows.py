@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, func, select
 
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName
-from hopyard.domain.run import HELD_REASON, Attempt, Run, RunPhase, held_message
+from hopyard.domain.run import HELD_REASON, Attempt, Run, RunPhase, held_message, shown_phase
 from hopyard.domain.spec_summary import summarise_spec, truncate_values
 from hopyard.stores.sql.codec import (
     GangRequest,
@@ -44,6 +44,11 @@ ATTEMPT_COLUMNS = tuple(
         "preempt_reason",
     )
 )
+# as `domain.run.shown_phase`
+SHOWN_PHASE: ColumnElement[str] = case(
+    (and_(runs.c.phase == str(RunPhase.RUNNING), runs.c.paused_at.is_not(None)), str(RunPhase.PAUSED)),
+    else_=runs.c.phase,
+).label("phase")
 _HOLD_BASE = func.coalesce(
     select(counters.c.value).where(counters.c.name == BASE_COUNTER_PREFIX + runs.c.queue).scalar_subquery(), 0
 )
@@ -107,11 +112,12 @@ def to_run(run_row: Row[Any], *, brief: bool = False) -> Run:
     if brief:  # also for runs stored before brief specs existed
         spec, params, summary = summarise_spec(spec), truncate_values(params), truncate_values(summary)
     is_held = row.held_by is not None and row.phase == RunPhase.QUEUED
+    phase = shown_phase(RunPhase(row.phase), is_paused=row.paused_at is not None)
     return Run(
         id=RunId(row.id),
         name=RunName(row.user_name, row.project, row.number),
         spec=spec,
-        phase=RunPhase(row.phase),
+        phase=phase,
         submitted_at=from_us(row.submitted_at),
         attempt=None if row.attempt_id is None else to_attempt(row, decode_gang_request(row.gang)),
         started_at=from_us_or_none(row.started_at),
@@ -135,6 +141,7 @@ def to_run(run_row: Row[Any], *, brief: bool = False) -> Run:
         synced_at=from_us_or_none(row.synced_at),
         held_by=row.held_by if is_held else None,
         note=row.note,
+        paused_at=from_us_or_none(row.paused_at) if phase is RunPhase.PAUSED else None,
         unstored=decode_words(row.unstored),
     )
 

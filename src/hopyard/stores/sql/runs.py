@@ -48,7 +48,14 @@ from hopyard.stores.sql.live_attempt_rows import IS_LIVE
 from hopyard.stores.sql.metric_rows import decode_extremes, write_extremes, write_metrics
 from hopyard.stores.sql.query_value_rows import query_values_query, to_query_values
 from hopyard.stores.sql.run_filters import listing_query
-from hopyard.stores.sql.run_rows import ATTEMPTS_OF_RUN, RUN_OF_ID, RUN_OF_NAME, to_attempt, to_run
+from hopyard.stores.sql.run_rows import (
+    ATTEMPTS_OF_RUN,
+    RUN_OF_ID,
+    RUN_OF_NAME,
+    SHOWN_PHASE,
+    to_attempt,
+    to_run,
+)
 from hopyard.stores.sql.run_update_rows import write_script_tags
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
 from hopyard.stores.sql.versions import WriteStamp
@@ -123,7 +130,7 @@ class SqlRunStore:
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
         def read(conn: Connection) -> dict[RunPhase, int]:
-            query = select(runs.c.phase, func.count()).where(not_(_IS_BEING_SYNCED)).group_by(runs.c.phase)
+            query = select(SHOWN_PHASE, func.count()).where(not_(_IS_BEING_SYNCED)).group_by(SHOWN_PHASE)
             return {RunPhase(phase): count for phase, count in conn.execute(query)}
 
         return await self._database.read(read)
@@ -131,7 +138,7 @@ class SqlRunStore:
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
         def read(conn: Connection) -> dict[RunId, dict[RunPhase, int]]:
             counts: dict[RunId, dict[RunPhase, int]] = {}
-            query = select(runs.c.parent, runs.c.phase, func.count()).group_by(runs.c.parent, runs.c.phase)
+            query = select(runs.c.parent, SHOWN_PHASE, func.count()).group_by(runs.c.parent, SHOWN_PHASE)
             for start in range(0, len(studies), IDS_PER_QUERY):
                 for parent, phase, count in conn.execute(
                     query.where(runs.c.parent.in_(studies[start : start + IDS_PER_QUERY]))

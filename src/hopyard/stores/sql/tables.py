@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0026"  # the newest migration
+HEAD = "0027"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -91,6 +91,7 @@ runs = Table(
     Column("synced_at", BigInteger),  # of a run that was recorded offline: when its last part arrived
     # its request differs from the submitted one
     Column("changed", Boolean, nullable=False, server_default=false()),
+    Column("paused_at", BigInteger),  # since when a user pauses it; counts while its phase is `running`
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
     Index("runs_touched", "touched"),
@@ -183,6 +184,30 @@ run_events = Table(
     Column("kind", _Key, nullable=False),
     Column("detail", Text, nullable=False),
     Index("run_events_run", "run"),
+)
+
+# Commands of users to live runs.
+commands = Table(
+    "commands",
+    metadata,
+    _run_key(primary_key=True),
+    Column("number", Integer, nullable=False, primary_key=True, autoincrement=False),
+    Column("kind", _Key, nullable=False),
+    Column("arguments", Text, nullable=False),  # JSON
+    Column("user_name", _Key, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("state", _Key, nullable=False),
+    Column("attempt", _Key),  # that answered
+    Column("step", BigInteger),
+    Column("answer", Text, nullable=False, server_default=""),
+    Column("answered_at", BigInteger),
+    Column("changes", Text, nullable=False, server_default="{}"),  # JSON: parameter → [before, after]
+    Index(
+        "commands_pending",
+        "state",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
 )
 
 attempts = Table(

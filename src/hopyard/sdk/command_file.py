@@ -1,0 +1,128 @@
+"""The commands of users to a live gang: a file that the replicas append to and all processes read. Standard
+library only.
+
+    turns/commands          eight-byte cells: the number of the newest command; the iteration at which all
+                            processes apply commands, and the number of the last one that they apply there
+    turns/commands.jsonl    one command per line, in the order of their numbers
+
+A process looks for a new command by reading one cell of shared memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hopyard.private_files import make_folder, open_file
+
+SAFE_POINTS_DIR = "turns"
+_CELLS_FILE, _LINES_FILE = "commands", "commands.jsonl"
+_NEWEST_CELL, _ITERATION_CELL, _AGREED_CELL, _CELLS = 0, 1, 2, 3
+
+CommandLine = Mapping[str, Any]  # {"number", "kind", "arguments", "user"}
+
+
+class CommandFile:
+    """The file in the folder `gang`. Creates it if needed. Raises OSError."""
+
+    def __init__(self, gang: str) -> None:
+        folder = os.path.join(gang, SAFE_POINTS_DIR)
+        make_folder(folder, private_parent=gang)
+        self._lines = os.path.join(folder, _LINES_FILE)
+        descriptor = open_file(os.path.join(folder, _CELLS_FILE), os.O_RDWR | os.O_CREAT)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            self._cells = map_cells(descriptor, _CELLS)
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        self._descriptor = descriptor
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest command; 0 if there is none."""
+        return self._cells[_NEWEST_CELL]
+
+    @property
+    def agreed(self) -> int:
+        """The number of the last command that the processes of the gang have agreed to apply."""
+        return self._cells[_AGREED_CELL]
+
+    def agree(self, iteration: int, number: int) -> None:
+        """Records that all processes apply the commands up to `number` at `iteration`."""
+        self._cells[_ITERATION_CELL], self._cells[_AGREED_CELL] = iteration, number
+
+    def append(self, commands: Iterable[CommandLine]) -> bool:
+        """Adds the commands that the file lacks. Returns whether there were any. Raises OSError, with nothing
+        added."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            new = sorted(
+                (command for command in commands if command["number"] > self.newest),
+                key=lambda command: int(command["number"]),
+            )
+            if not new:
+                return False
+            text = "".join(json.dumps(dict(command)) + "\n" for command in new).encode()
+            lines = open_file(self._lines, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            try:
+                size = os.fstat(lines).st_size
+                if size and os.pread(lines, 1, size - 1) != b"\n":  # an earlier write was interrupted
+                    text = b"\n" + text
+                if os.write(lines, text) != len(text):
+                    os.ftruncate(lines, size)
+                    raise OSError(28, "No space left on device", self._lines)
+            finally:
+                os.close(lines)
+            self._cells[_NEWEST_CELL] = new[-1]["number"]
+            return True
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def read(self, after: int, through: int) -> Sequence[CommandLine]:
+        """Returns the commands with `after` < number <= `through`, in order."""
+        try:
+            with open(self._lines, "rb") as file:
+                lines = file.read().splitlines()
+        except FileNotFoundError:
+            return []
+        commands = []
+        for line in lines:
+            try:
+                command = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(command, dict) and after < command.get("number", 0) <= through:
+                commands.append(command)
+        return commands
+
+
+def has_commands(gang: str) -> bool:
+    """Returns whether a gang with this folder has ever got a command."""
+    return os.path.exists(os.path.join(gang, SAFE_POINTS_DIR, _LINES_FILE))
+
+
+def values_set_before(gang: str) -> dict[str, Any]:
+    """Returns the parameters that commands have set in this attempt. A process that starts later, as after a
+    restart by torchrun, begins with them."""
+    if not has_commands(gang):
+        return {}
+    file = CommandFile(gang)
+    values: dict[str, Any] = {}
+    for command in file.read(0, file.agreed):
+        if command["kind"] == "set":
+            values |= command["arguments"]
+    return values
+
+
+def map_cells(descriptor: int, count: int) -> memoryview:
+    """Maps the file's cells into shared memory. A cell is read and written atomically, so a partly written
+    number is never visible.
+    """
+    if os.fstat(descriptor).st_size < 8 * count:
+        # written, not truncated to size: a hole on a full disk would raise SIGBUS later
+        os.pwrite(descriptor, bytes(8 * count), 0)
+    return memoryview(mmap.mmap(descriptor, 8 * count)).cast("q")

@@ -1,0 +1,123 @@
+"""Commands to live runs: accepted, delivered with the sync, answered by an event of the script."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hopyard.server.authentication import hash_token
+from tests.server.api_server import ApiServer, run_scenario
+
+
+def event(**fields: Any) -> bytes:
+    return json.dumps({"t": 1_900_000_000.0, **fields}).encode() + b"\n"
+
+
+def answer(number: int, step: int, state: str = "applied", **fields: Any) -> bytes:
+    return event(kind="command", number=number, state=state, step=step, answer="done", **fields)
+
+
+class Script:
+    """A replica with a script that answers commands."""
+
+    def __init__(self, api: ApiServer, run: Any, attempt: int = 1) -> None:
+        self.api, self.run, self.attempt, self.offset, self.known = api, run, attempt, 0, 0
+        self.token = api.engine.launches[f"{run['id']}.{attempt}"].replicas[0].token  # type: ignore[index]
+
+    async def sync(self, *events: bytes) -> list[tuple[int, str]]:
+        """Ships the events; returns the numbers and kinds of the commands that it lacked."""
+        data = b"".join(events)
+        segments = [("events", self.offset, data)] if data else []
+        self.offset += len(data)
+        response = await self.api.sync(
+            self.run, segments, token=self.token, attempt=self.attempt, commands=self.known
+        )
+        new = [(each["number"], each["kind"]) for each in response["commands"]]
+        self.known = max([self.known, *(number for number, _ in new)])
+        return new
+
+
+def test_commands_are_delivered_once_and_answered(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        script, path = Script(api, run), f"/runs/{run['id']}/commands"
+        assert await script.sync(event(kind="params", values={"lr": 0.1, "epochs": 5})) == []
+        await api.services.ingest.flush_all()
+        unknown = await api.request("POST", path, {"kind": "set", "params": {"lrr": 1}}, status=400)
+        assert "did you mean `lr`?" in unknown["error"]["message"]
+        wrong = await api.request("POST", path, {"kind": "set", "params": {"epochs": "many"}}, status=400)
+        assert wrong["error"]["message"] == "epochs=many: `epochs` is an int"
+        await api.request("POST", path, {"kind": "resume"}, status=409)
+        first = await api.request("POST", path, {"kind": "set", "params": {"lr": "0.01"}})
+        assert (first["number"], first["arguments"], first["state"]) == (1, {"lr": 0.01}, "pending")
+        await api.request("POST", path, {"kind": "pause"})
+        assert await script.sync() == [(1, "set"), (2, "pause")]
+        assert await script.sync() == []
+        assert await script.sync(answer(1, 3, changes={"lr": [0.1, 0.01]}), answer(2, 3)) == []
+        done = await api.request("GET", f"{path}/2", wait=30)
+        assert (done["state"], done["step"], done["user"]) == ("applied", 3, "alice")
+        shown = await api.request("GET", f"/runs/{run['id']}")
+        assert (shown["phase"], shown["paused_at"] is not None) == ("paused", True)
+        assert [each["detail"] for each in shown["events"]] == [
+            "alice set lr 0.1 -> 0.01 at step 3",
+            "paused by alice at step 3",
+        ]
+        await api.request("POST", path, {"kind": "pause"}, status=409)
+        await api.request("POST", path, {"kind": "resume"})
+        assert await script.sync() == [(3, "resume")]
+        await script.sync(answer(3, 3, state="refused"))
+        assert (await api.request("GET", f"{path}/3", wait=30))["state"] == "refused"
+        assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] == "paused"
+        assert [each["number"] for each in (await api.request("GET", path))["commands"]] == [1, 2, 3]
+        await api.request("GET", f"{path}/4", status=404)
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_next_attempt_continues_pause_and_parameters(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(params={"lr": 0.1})
+        script, path = Script(api, run), f"/runs/{run['id']}/commands"
+        await script.sync()
+        for body in ({"kind": "set", "params": {"lr": 0.5}}, {"kind": "pause"}):
+            await api.request("POST", path, body)
+        await script.sync(answer(1, 2, changes={"lr": [0.1, 0.5]}), answer(2, 2))
+        await api.request("GET", f"{path}/2", wait=30)
+        await api.request("POST", path, {"kind": "set", "params": {"lr": 0.7}})
+        await api.services.controller.preempt(run["id"], "for the test")
+        await api.wait_until(lambda: f"{run['id']}.2" in api.engine.launches)
+        assert api.engine.launches[f"{run['id']}.2"].replicas[0].params == {"lr": 0.5}  # type: ignore[index]
+        assert await Script(api, run, attempt=2).sync() == [(2, "pause"), (3, "set")]
+        fork = await api.request("POST", f"/runs/{run['id']}/fork", {})
+        assert fork["spec"]["params"] == {"lr": 0.1}
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_only_users_of_the_run_command_it(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.services.access.add_token("bob", hash_token("bob"), now=api.services.now(), name="b")
+        run = await api.start_run()
+        path = f"/runs/{run['id']}/commands"
+        await api.request("POST", path, {"kind": "pause"}, token="bob", status=403)
+        await api.finish(run)
+        ended = await api.request("POST", path, {"kind": "pause"}, status=409)
+        assert "has ended" in ended["error"]["message"]
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_waiting_run_is_held_and_released(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        first = await api.start_run(roles=[{"command": ["true"], "resources": {"cpu_milli": 8000}}])
+        run = await api.submit(roles=[{"command": ["true"], "resources": {"cpu_milli": 8000}}])
+        path = f"/runs/{run['id']}/commands"
+        assert (await api.request("POST", path, {"kind": "pause"}))["state"] == "applied"
+        held = await api.request("GET", f"/runs/{run['id']}")
+        assert (held["phase"], held["held_by"]) == ("queued", "alice")
+        assert (await api.request("POST", path, {"kind": "resume"}))["state"] == "applied"
+        assert (await api.request("GET", f"/runs/{run['id']}"))["held_by"] is None
+        await api.request("POST", f"/runs/{first['id']}/stop", {})
+
+    run_scenario(tmp_path, scenario)
