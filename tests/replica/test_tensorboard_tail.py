@@ -174,6 +174,23 @@ def test_points_that_a_dead_replica_had_not_read_are_added_once(folder: ReplicaD
         assert sorted(added[3:]) == [("own", 5.0), ("test/a", 4.0), ("train/tensor", 8.0)]
 
 
+def test_event_files_in_a_folder_of_another_encoding_are_followed(folder: ReplicaDir) -> None:
+    file = Path(os.fsdecode(os.fsencode(folder.work) + b"/caf\xe9/events.out.tfevents.1"))
+    file.parent.mkdir()
+    file.write_bytes(event("of the code", 1.0))
+    tail = TensorBoardTail(folder)
+    with file.open("ab") as stream:
+        stream.write(event("a", 2.0))
+    tail.poll()
+    assert [value for _, value in points(folder)] == [2.0]
+    positions = read_positions(folder)
+    assert positions is not None and list(positions.work.files) == [str(file)]
+    with file.open("ab") as stream:
+        stream.write(event("a", 3.0, 1))
+    TensorBoardTail(folder, resume=positions).poll()
+    assert [value for _, value in points(folder)] == [2.0, 3.0]
+
+
 def test_replica_without_positions_reads_no_event_files(folder: ReplicaDir) -> None:
     assert read_positions(folder) is None
     (folder.root / EVENT_POSITIONS).write_bytes(b"{damaged")

@@ -71,8 +71,8 @@ class TailPositions(msgspec.Struct):
 def read_positions(folder: ReplicaDir) -> TailPositions | None:
     """Returns the positions that the replica of this folder wrote last; None if it has followed no files."""
     try:
-        return msgspec.json.decode(read_below(folder.root, EVENT_POSITIONS), type=TailPositions)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.convert(json.loads(read_below(folder.root, EVENT_POSITIONS)), TailPositions)
+    except (OSError, ValueError):
         return None
 
 
@@ -191,14 +191,14 @@ class TensorBoardTail:
 
     def _write_positions(self) -> None:
         """Writes how far the files were read, after their points. Raises OSError."""
-        data = msgspec.json.encode(
-            TailPositions(
-                _stream_bytes(self._folder),
-                _SourcePositions.of(self._work),
-                [_SourcePositions.of(files) for files in self._outside],
-                _SourcePositions.of(self._reported),
-            )
+        positions = TailPositions(
+            _stream_bytes(self._folder),
+            _SourcePositions.of(self._work),
+            [_SourcePositions.of(files) for files in self._outside],
+            _SourcePositions.of(self._reported),
         )
+        # JSON in ASCII: a path may have bytes that are not UTF-8
+        data = json.dumps(msgspec.to_builtins(positions)).encode()
         if data != self._written_positions:
             write_below(self._folder.root, EVENT_POSITIONS, data)
             self._written_positions = data
