@@ -97,6 +97,20 @@ def test_digits_example_runs_as_gang(example_home: ExampleHome, digits: Path) ->
     )
 
 
+@pytest.mark.torch
+def test_batch_example_scales_with_the_gang(example_home: ExampleHome) -> None:
+    pytest.importorskip("torch")
+    out = example_home.hop("run", "--replicas", "2", "--cpus", "1", "examples/batch/main.py")
+    assert "after 100 steps" in out
+    run = example_home.last()
+    assert run["phase"] == "succeeded" and abs(run["summary"]["slope"] - 3) < 0.1
+    given, scaled = ("lr", "warmup_steps", "steps"), ("lr.scaled", "warmup_steps.scaled", "steps.scaled")
+    assert [run["params"][name] for name in given] == [0.05, 20, 200]
+    assert [run["params"][name] for name in scaled] == [0.1, 10, 100]
+    assert run["params"]["batch_size.global"] == 128
+    assert run["latest"]["lr"] == [100, 0.1]
+
+
 def test_script_without_hopyard_import_runs(example_home: ExampleHome) -> None:
     pytest.importorskip("tensorboardX")
     out = example_home.hop("run", "examples/plain/train.py", "--", "--steps", "40", "--pause", "0")

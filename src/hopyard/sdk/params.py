@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hopyard.errors import SpecError
+from hopyard.sdk.batch_rule import BatchRule, BatchScale
 
 if TYPE_CHECKING:
     from hopyard.domain.run import ParamValue
 
 _TRUE_WORDS, _FALSE_WORDS = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _TYPE_NAMES = {float: "a float", int: "an int", bool: "true or false", str: "text"}
+_SCALED_NAMES = ("scaling", "lr_at")  # attributes of ScaledParams
+
+
+class ScaleRecorder(Protocol):
+    """The run, in which all processes share a global batch."""
+
+    def world_size(self) -> int: ...
+
+    def record_scaled(self, values: Mapping[str, float], text: str, /) -> None:
+        """Records effective values by their names in the run, and prints the line `text`, once per run."""
+
+
+# set by the session of this process
+recorder: ScaleRecorder | None = None
 
 
 class Params:
@@ -20,6 +35,8 @@ class Params:
 
     Assignment changes a value for the script only. The recorded value of the run stays.
     """
+
+    __slots__ = ("__dict__", "__weakref__", "_followers")
 
     def __init__(self, values: Mapping[str, object]) -> None:
         vars(self).update(values)
@@ -34,6 +51,8 @@ class Params:
         return vars(self)[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
+        for follower in getattr(self, "_followers", ()):
+            follower.follow({**vars(self), name: value})
         vars(self)[name] = value
 
     def __contains__(self, name: object) -> bool:
@@ -61,6 +80,42 @@ class Params:
         """Returns the value, or `default` if there is no such parameter."""
         return vars(self).get(name, default)
 
+    def per_batch(
+        self,
+        standard: int,
+        /,
+        *,
+        rule: str = "linear",
+        accumulation: int | str = 1,
+        world_size: int | None = None,
+        lr: str = "lr",
+        batch_size: str = "batch_size",
+        warmup: str | None = "warmup_steps",
+        steps: str | None = "steps",
+        eval_every: str | None = "eval_every",
+        warmup_from: float | None = None,
+    ) -> ScaledParams:
+        """Returns the parameters for the real global batch, given those for a batch of `standard` samples.
+
+        The global batch is `batch_size` times the processes of the run, times `accumulation` (a number, or
+        the name of a parameter). The learning rate grows with it (rule: "linear" or "sqrt"); warm-up, steps
+        and evaluation interval keep their number of samples. `p.lr_at(step)` is the rate with the gradual
+        warm-up. The log gets one line, the run records the effective values beside the given ones. Raises
+        SpecError for a missing or invalid parameter.
+
+        lr, batch_size, warmup, steps, eval_every: the names of the parameters; None for a count that is not
+        scaled. world_size: the processes that train, if not all of the run do. warmup_from: the rate at which
+        the warm-up begins; by default the given one.
+        """
+        from hopyard.sdk.batch_rule import BatchRule
+
+        batch_rule = BatchRule(
+            standard, rule, accumulation, lr, batch_size, warmup, steps, eval_every, warmup_from
+        )
+        scaled = ScaledParams(vars(self), batch_rule, world_size)
+        self._followers = (*getattr(self, "_followers", ()), scaled)
+        return scaled
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Params) and vars(self) == vars(other)
 
@@ -68,6 +123,49 @@ class Params:
 
     def __repr__(self) -> str:
         return f"Params({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+class ScaledParams(Params):
+    """The parameters with effective values: `p.lr` is the rate for the real batch. They follow the given
+    ones when those change during the run.
+
+    scaling: the factor, the global batch, and the schedule.
+    """
+
+    __slots__ = ("_rule", "_world_size", "scaling")
+
+    scaling: BatchScale
+
+    def __init__(self, given: Mapping[str, Any], rule: BatchRule, world_size: int | None) -> None:
+        """world_size: None for the processes of the run."""
+        super().__init__({})
+        for name in _SCALED_NAMES:
+            if name in given:
+                raise SpecError(
+                    f"per_batch: a parameter has the name `{name}`", hints=("give it another name",)
+                )
+        self._rule, self._world_size = rule, world_size
+        self.follow(given)
+
+    def follow(self, given: Mapping[str, Any]) -> None:
+        """Takes changed given values, and records the effective ones. Raises SpecError for an invalid value,
+        with nothing changed."""
+        world_size = self._world_size
+        if world_size is None:
+            world_size = 1 if recorder is None else recorder.world_size()
+        scaling = self._rule.apply(given, world_size)
+        values = scaling.values()
+        self.scaling = scaling
+        vars(self).update({**given, **values})
+        if recorder is not None:
+            recorded = {f"{name}.scaled": value for name, value in values.items()}
+            recorded[f"{self._rule.batch_size}.global"] = scaling.global_batch
+            recorder.record_scaled(recorded, scaling.text(given))
+
+    def lr_at(self, step: int | None = None, *, samples: int | None = None) -> float:
+        """Returns the learning rate of a step (from 0), warm-up included; or the one after a number of
+        samples, for a run with another number of processes after a requeue."""
+        return self.scaling.lr_at(step, samples=samples)
 
 
 def read_overrides(text: str | None) -> dict[str, ParamValue]:

@@ -108,6 +108,12 @@ class Session:
         )
         return params
 
+    def record_scaled(self, values: Mapping[str, float], text: str) -> None:
+        """Records the values that a batch-size rule made of given ones; see `ScaledParams`."""
+        if self.rank() == 0:
+            self.events.append("scaled", values=values)
+            warn_once(text)
+
     def check_overrides(self) -> None:
         """Warns about overrides that the script did not declare; called once the script has begun
         its work. Parameters in the command, in variables or in a notebook are not meant for
@@ -240,7 +246,7 @@ class Session:
         """Returns the current sizes for the gang's other ranks on this node, since some may not record them
         themselves."""
         gang = self._environ.get("HOPYARD_GANG_DIR")
-        if not gang or self._world() < 2:
+        if not gang or self.world_size() < 2:
             return {}
         try:
             ranks = [
@@ -408,7 +414,7 @@ class Session:
             return
         gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder
         try:
-            self._safe_points = SafePoints(self.folder, gang, self.rank(), self._world())
+            self._safe_points = SafePoints(self.folder, gang, self.rank(), self.world_size())
         except OSError as error:
             warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
             return
@@ -445,7 +451,9 @@ class Session:
             safe_points.exit_preempted(None)
         raise PreemptedExit
 
-    def _world(self) -> int:
+    def world_size(self) -> int:
+        """Returns the number of processes: from torch.distributed once it is set up, else from the launcher's
+        variable."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_world_size())
@@ -468,7 +476,7 @@ def current_session() -> Session:
     if _session is None:
         with _opening:
             if _session is None:
-                _session = _open_session()
+                _session = parameters.recorder = _open_session()
     return _session
 
 

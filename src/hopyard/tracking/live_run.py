@@ -111,7 +111,8 @@ class LiveRun:
             self.last_at = max(self.last_at, at)
         values = event.get("values")
         match event.get("kind"):
-            case "params" if isinstance(values, dict) and rank == 0:
+            # scaled: effective values beside the given ones, under other names
+            case "params" | "scaled" if isinstance(values, dict) and rank == 0:
                 return self._apply_params(values)
             case "tags" if isinstance(values, dict) and rank == 0:
                 return self._apply_tags(values, event.get("note"))
