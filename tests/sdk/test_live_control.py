@@ -31,9 +31,14 @@ def test_file_adds_each_command_once_and_repairs_a_partial_line(tmp_path: Path) 
     assert (file.newest, CommandFile(str(tmp_path)).append([line(3, lr=0.3), line(5, "pause")])) == (2, True)
     assert [each["number"] for each in file.read(1, 4)] == [2, 3]
     assert file.newest == 5
-    assert values_set_before(str(tmp_path)) == {}
+    assert values_set_before(str(tmp_path)) == ({}, 0)
     file.agree(9, 2)
-    assert values_set_before(str(tmp_path)) == {"lr": 0.2}
+    assert values_set_before(str(tmp_path)) == ({"lr": 0.2}, 2)
+    file.agree(9, 5)
+    assert values_set_before(str(tmp_path)) == ({"lr": 0.3}, 4), "it is paused at its first safe point, too"
+    file.append([line(6, "resume")])
+    file.agree(9, 6)
+    assert values_set_before(str(tmp_path)) == ({"lr": 0.3}, 6)
 
 
 @settings(max_examples=20, deadline=None)
@@ -175,6 +180,15 @@ def test_process_that_starts_again_begins_with_the_set_values(replica: Replica) 
         "import hopyard as hop; print(hop.params(lr=0.1).lr)", HOPYARD_GANG_DIR=str(replica.folder)
     )
     assert done.stdout == "0.05\n"
+
+
+def test_process_that_is_late_applies_what_the_others_have_agreed_on(replica: Replica) -> None:
+    agreed = "sender.append([{'number': 1, 'kind': 'set', 'arguments': {'lr': 0.05}, 'user': 'a'}])\n"
+    late = script({}).replace("for epoch", f"{agreed}sender.agree(1, 1)\nfor epoch")
+    done = replica.run(late, HOPYARD_GANG_DIR=str(replica.folder))
+    assert [row.split()[1] for row in done.stdout.splitlines()] == ["0.1", *["0.05"] * 5]
+    (answer,) = replica.events_of("command")
+    assert (answer["number"], answer["step"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

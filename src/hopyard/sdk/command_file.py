@@ -105,17 +105,21 @@ def has_commands(gang: str) -> bool:
     return os.path.exists(os.path.join(gang, SAFE_POINTS_DIR, _LINES_FILE))
 
 
-def values_set_before(gang: str) -> dict[str, Any]:
-    """Returns the parameters that commands have set in this attempt. A process that starts later, as after a
-    restart by torchrun, begins with them."""
+def values_set_before(gang: str) -> tuple[dict[str, Any], int]:
+    """Returns the parameters that commands have set in this attempt, and the number of the last command that
+    is done with them. A process that starts later, as after a restart by torchrun, begins with them. A
+    current pause is left to its first safe point."""
     if not has_commands(gang):
-        return {}
+        return {}, 0
     file = CommandFile(gang)
     values: dict[str, Any] = {}
-    for command in file.read(0, file.agreed):
+    number = agreed = file.agreed
+    for command in file.read(0, agreed):
         if command["kind"] == "set":
             values |= command["arguments"]
-    return values
+        else:
+            number = min(number, command["number"] - 1) if command["kind"] == "pause" else agreed
+    return values, number
 
 
 def map_cells(descriptor: int, count: int) -> memoryview:

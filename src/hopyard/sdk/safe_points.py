@@ -66,10 +66,12 @@ class SafePoints:
     points.
 
     replica: the folder where the stop request appears. gang: the folder that all `world` processes see.
+    applied: the number of the last command that this process began with; None for all so far. Other processes
+    may have agreed on later ones without this one, if it was slow to begin.
     Raises OSError.
     """
 
-    def __init__(self, replica: str, gang: str, rank: int, world: int) -> None:
+    def __init__(self, replica: str, gang: str, rank: int, world: int, applied: int | None = None) -> None:
         self.rank, self.pid = rank, os.getpid()
         self._replica, self._world = replica, world
         self._stop, self._poll_at, self._stop_requested = os.path.join(replica, _STOP_FILE), 0.0, False
@@ -82,12 +84,17 @@ class SafePoints:
         with self._locked():
             self._agreed_iteration = map_cells(self._lock, _CELLS)
         self._commands = CommandFile(gang)
-        self._applied = self._agreed = self._commands.agreed  # a restarted process begins with their values
+        self._applied = self._agreed = self._commands.agreed if applied is None else applied
         self._peer_cells: dict[str, memoryview] = {}
         self._name = f"{rank}-{self.pid}"
         self._own_cells = _open(os.path.join(self._folder, self._name), os.O_RDWR | os.O_CREAT)
         with suppress(OSError):
             reserve_file_space(Path(replica), SAFE_POINT_EXIT_FILE)
+
+    @property
+    def applied(self) -> int:
+        """The number of the last command that this process has applied."""
+        return self._applied
 
     def reach(self) -> SafePointAction | None:
         """Records the end of an iteration. Returns what this process must do before the next one, if

@@ -76,7 +76,7 @@ class Session:
         self._environ = environ
         self._overrides = parameters.read_overrides(environ.get("HOPYARD_PARAMS"))
         gang = environ.get("HOPYARD_GANG_DIR")
-        self._live_values = {} if offline or not gang else _live_values(gang)
+        self._live_values, self._begun_with = ({}, None) if offline or not gang else _live_values(gang)
         self._overrides_checked = False
         self.control = LiveControl(self.bound, self.declared, self.events.append)
         self._loop_stack, self._loop_generators = LoopStack(), LoopGenerators()
@@ -414,7 +414,8 @@ class Session:
             return
         gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder
         try:
-            self._safe_points = SafePoints(self.folder, gang, self.rank(), self.world_size())
+            applied = self._begun_with if self._safe_points is None else self._safe_points.applied
+            self._safe_points = SafePoints(self.folder, gang, self.rank(), self.world_size(), applied)
         except OSError as error:
             warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
             return
@@ -511,11 +512,11 @@ atexit.register(wait_for_gloo_threads)
 atexit.register(_close_loops)  # runs before it
 
 
-def _live_values(gang: str) -> dict[str, ParamValue]:
+def _live_values(gang: str) -> tuple[dict[str, ParamValue], int | None]:
     try:
         return values_set_before(gang)
     except OSError:
-        return {}
+        return {}, None
 
 
 def _parse_int(text: str | None, default: int) -> int:
