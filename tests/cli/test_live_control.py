@@ -27,6 +27,7 @@ def test_gang_applies_commands_together_and_survives_a_release(shell: Shell) -> 
     shell.write("train.py", TRAIN)
     run = shell.detach("--replicas", "2", "--cpus", "0.5", "train.py")
     wait_until(lambda: "lr" in shell.hop("info", "--json", run).json["params"])
+    wait_until(lambda: shell.hop("logs", run).text.count(" 0.1>") == 2)  # both ranks are in their loop
     changed = shell.hop("set", run, "lr=0.01", *PATIENCE)
     assert re.search(r"lr 0\.1 -> 0\.01, applied at step \d+", changed.stderr_text), changed.stderr_text
     refused = shell.hop("set", run, "lrr=1")
@@ -41,7 +42,7 @@ def test_gang_applies_commands_together_and_survives_a_release(shell: Shell) -> 
     wait_until(lambda: shell.hop("info", "--json", run).json["phase"] == "queued")
     assert shell.hop("info", "--json", run).json["held_by"]
     assert shell.hop("resume", run).code == 0
-    wait_until(lambda: shell.hop("info", "--json", run).json["phase"] == "running")
+    wait_until(lambda: shell.hop("logs", run).text.count(" 0.02>") == 2)
     assert shell.hop("set", run, "lr=0.03", *PATIENCE).code == 0
     wait_until(lambda: shell.hop("logs", run).text.count("0.03>") == 2)
     lines = re.findall(r"\[([01])\] <(\d+) ([\d.]+)>", shell.hop("logs", run).text)
