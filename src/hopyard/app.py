@@ -25,7 +25,6 @@ from pathlib import Path
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
 from hopyard import __version__
 from hopyard.api_client.home_socket import HOST, loopback_port
@@ -66,6 +65,7 @@ from hopyard.server.authentication import hash_token, new_user_token
 from hopyard.server.build_services import build_services
 from hopyard.server.connections import Connections, backlog_for
 from hopyard.server.discovery_files import DiscoveryFiles
+from hopyard.server.ports.port_proxy import PortProxy
 from hopyard.server.protocol import AllowedHosts, protocol_factory
 from hopyard.server.services import Services
 from hopyard.server.signing_keys import load_signing_keys
@@ -229,7 +229,7 @@ class HttpServer(uvicorn.Server):
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: PortProxy,
         services: Services,
         end_event: asyncio.Event,
         *,
@@ -259,7 +259,7 @@ class HttpServer(uvicorn.Server):
                 backlog=backlog_for(descriptor_limit()),
             )
         )
-        self._services, self._end_event, self._withdraw = services, end_event, withdraw
+        self._services, self._ports, self._end_event, self._withdraw = services, app, end_event, withdraw
         self.accepting_requests = asyncio.Event()
 
     async def add_unix_socket(self, listen_socket: socket.socket) -> None:
@@ -283,6 +283,7 @@ class HttpServer(uvicorn.Server):
         # first, so that a client that loses its connection can already read that the server ended on purpose
         self._withdraw()
         self._services.subscriptions.close()  # followers then end by themselves
+        self._ports.close()
         await super().shutdown(sockets)
 
 

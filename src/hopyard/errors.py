@@ -23,6 +23,7 @@ HopyardError
 ├── StudyFailed             a study has no result: its trials failed
 │   └── WorkersLost         all of its workers were killed; it may continue with new ones
 └── EngineError
+    ├── PortUnreachable     nothing of the run listens on this port
     └── LaunchFailed        the gang could not be started; no replica of it remains
 """
 
@@ -144,6 +145,10 @@ class WorkersLost(StudyFailed):
 
 class EngineError(HopyardError):
     code = "engine"
+
+
+class PortUnreachable(EngineError):
+    code = "port_unreachable"
 
 
 class LaunchFailed(EngineError):

@@ -262,7 +262,14 @@ def test_shell_completion() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hopyard.cli"], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == ["plain,pause", "plain,ps", "plain,plot", "plain,pull", "plain,pool"]
+    assert done.stdout.split() == [
+        "plain,pause",
+        "plain,ps",
+        "plain,plot",
+        "plain,port",
+        "plain,pull",
+        "plain,pool",
+    ]
 
 
 def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

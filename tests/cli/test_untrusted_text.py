@@ -291,6 +291,7 @@ LISTINGS = [
         ("media", "{run}"),
         ("media", "{run}", "*"),
         ("media", "{run}", "m"),
+        ("port", "{run}", "8888"),
         ("info", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),
@@ -309,7 +310,13 @@ LISTINGS = [
 ]
 AS_TABLE = [("usage", "--csv"), ("audit", "--csv"), ("queue", "export")]
 WITHOUT_JSON = frozenset(
-    [("logs", "{other}"), ("logs", "{run}"), ("update", "{behind}", "--note", "x"), ("stop", "{failed}")]
+    [
+        ("port", "{run}", "8888"),
+        ("logs", "{other}"),
+        ("logs", "{run}"),
+        ("update", "{behind}", "--note", "x"),
+        ("stop", "{failed}"),
+    ]
 )
 ABOUT_THIS_MACHINE = {"up", "down", "service", "backup", "restore", "sync", "help", "simulate", "completion"}
 WRITES_FILES = {"pull", "rm", "examples"}  # and name runs alone, or files of this package

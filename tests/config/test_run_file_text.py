@@ -116,6 +116,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         ),
         outputs=tuple(draw(st.lists(st.sampled_from(["*.pt", "!tmp"]), max_size=2, unique=True))),
         metric_lines=tuple(draw(st.sampled_from([[], ["step {step}: loss {loss}"]]))),
+        ports=draw(st.sampled_from([{}, {"80": 80}, {"web": 80, "81": 81}])),
     )
 
 
@@ -144,7 +145,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         queue="q", priority=1, preemptible=False, topology=TopologyRequest("same", "node"), time_limit_s=60.0,
         requirements=tmp_path / "r.txt", interpreter=sys.executable, secrets=("S",), max_output_bytes=MIB,
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
-        metric_lines=("m {a}",),
+        metric_lines=("m {a}",), ports={"web": 80},
     )  # fmt: skip
     values = run_file_values(request)
     assert set(values) == set(TOP_KEYS), "a key that is not written is lost in `hop run --print-spec`"

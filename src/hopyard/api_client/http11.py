@@ -13,6 +13,7 @@ from typing import cast
 _MAX_LINE_BYTES = 64 * 1024
 _MAX_HEADERS = 200
 _READ_CHUNK_BYTES = 64 * 1024
+_SWITCHING_PROTOCOLS = 101
 
 
 class HttpConnectionError(ConnectionError):
@@ -100,6 +101,18 @@ class HttpConnection:
         else:
             sock.sendall(head)
             sock.sendall(body)
+
+    def read_switch(self) -> HttpResponse | None:
+        """Returns None when the server has switched the protocol, else its response. Nothing behind the head
+        is read."""
+        assert self.sock is not None
+        file, self._file = self._file, cast(BufferedReader, self.sock.makefile("rb", 0))
+        if file is not None:
+            file.close()
+        _, status, headers = _read_head(self._file)
+        if status == _SWITCHING_PROTOCOLS:
+            return None
+        return HttpResponse(self, self._file, status, headers, close_after=True)
 
     def getresponse(self) -> HttpResponse:
         """Returns the response to the last request, with its body unread.

@@ -232,6 +232,29 @@ class HttpClient:
                     f"no server answers at {self.url}: {broken}", hints=(self._unavailable_hint,)
                 ) from broken
 
+    def open_tcp(self, path: str) -> socket.socket:
+        """Returns a connection to a port of a run. path: `path` of `OpenPortOut`. Raises the error of the
+        server, or ServerUnavailable."""
+        headers = {
+            "Authorization": f"Bearer {self.token}",
+            "Connection": "Upgrade",
+            "Upgrade": "tcp",
+        }
+        connection = HttpConnection(self._dial, self._authority, timeout=self._timeout)
+        try:
+            connection.request("GET", path, body=None, headers=headers)
+            if (refusal := connection.read_switch()) is not None:
+                raise error_from_response(refusal.status, refusal.read())
+            assert connection.sock is not None
+            sock = connection.sock.dup()
+        except OSError as error:
+            raise ServerUnavailable(
+                f"no server answers at {self.url}: {error}", hints=(self._unavailable_hint,)
+            ) from error
+        finally:
+            connection.close()
+        return sock
+
     def call(
         self,
         method: str,

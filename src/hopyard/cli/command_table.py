@@ -54,6 +54,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "media:media",
         "List, show and fetch the images, tables and other media of a run.",
     ),
+    CommandEntry(
+        "port", INSPECT_SECTION, "port:port", "Reach a port at which a run serves, here or in a browser."
+    ),
     CommandEntry("info", INSPECT_SECTION, "info:info", "Show all details of a run."),
     CommandEntry(
         "why",

@@ -131,6 +131,8 @@ def info_lines(
             ),
         )
     yield from _labelled_lines("from output", list(spec.get("metric_lines", ())))
+    if ports := spec.get("ports"):
+        yield "ports", ", ".join(str(n) if name == str(n) else f"{name}={n}" for name, n in ports.items())
     yield from _labelled_lines("outputs", [", ".join(spec["outputs"])] if spec.get("outputs") else [])
     if spec.get("forked_from"):
         yield (

@@ -152,6 +152,16 @@ metric_line_option = click.option(
         "numbers (repeatable)."
     ),
 )
+ports_option = click.option(
+    "--port",
+    "ports",
+    multiple=True,
+    metavar="[NAME=]PORT",
+    help=(
+        "A port at which the script serves, to reach with `hop port` (repeatable). The script finds its "
+        "real number in $PORT, or by {port:PORT} in arguments."
+    ),
+)
 preempt_option = click.option(
     "--no-preempt",
     "preemptible",

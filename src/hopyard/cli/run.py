@@ -26,6 +26,7 @@ from hopyard.cli.options import (
     outputs_option,
     params_as_option,
     pool_option,
+    ports_option,
     preempt_option,
     priority_option,
     private_folders_option,
@@ -154,6 +155,7 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @max_metrics_option
 @metric_line_option
 @outputs_option
+@ports_option
 @click.option(
     "--replicas",
     metavar="N|MIN-MAX",

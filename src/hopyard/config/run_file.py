@@ -11,6 +11,7 @@ env: {NCCL_DEBUG: INFO}
 secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the value
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
+ports: [8888]                   # or {web: 8888}: at which the scripts serve
 python: "3.11"                  # or the path of an interpreter, relative to this file
 queue: research
 priority: 50
@@ -57,6 +58,7 @@ from hopyard.config.spec_keys import check_file_spec
 from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
 from hopyard.domain.ids import check_label
 from hopyard.domain.metric_line import check_metric_lines
+from hopyard.domain.run_port import MAX_PORT_NUMBER, parse_ports
 
 RUN_KEYS = (
     "name",
@@ -79,6 +81,7 @@ RUN_KEYS = (
     "checkpoints",
     "outputs",
     "metric_lines",
+    "ports",
 )
 TOP_KEYS = (*RUN_KEYS, "roles")
 
@@ -114,6 +117,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         max_metrics_bytes=top.amount("max_metrics", parse_stream_limit),
         outputs=_read_outputs(top),
         metric_lines=_read_metric_lines(top),
+        ports=_read_ports(top),
         requirements=_read_requirements(top, base),
         python="" if "/" in top.text("python") else top.text("python"),
         interpreter=_read_interpreter(top, base),
@@ -211,6 +215,15 @@ def _read_metric_lines(top: YamlSection) -> tuple[str, ...]:
             )
         lines += top.parsed(key, partial(check_metric_lines, (value,), what=key))
     return tuple(lines)
+
+
+def _read_ports(top: YamlSection) -> dict[str, int]:
+    value = top.values.get("ports")
+    if isinstance(value, dict):
+        section = top.section("ports")
+        return {name: section.integer(name, 0, low=1, high=MAX_PORT_NUMBER) for name in section.values}
+    texts = [str(text) for _, text in top.items("ports")]
+    return top.parsed("ports", partial(parse_ports, texts, what="ports"))
 
 
 def _read_outputs(top: YamlSection) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from hopyard.config.schemas.runs import MAX_DATASETS, MAX_ROLES
 from hopyard.domain.gang import Closeness
 from hopyard.domain.ids import NAME_PATTERN
 from hopyard.domain.run import MAX_REPLICAS
+from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS, PORT_NAME_PATTERN
 
 _ANY_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?"
 _KEY = r"[A-Za-z_][A-Za-z0-9_.-]{0,127}"
@@ -183,6 +184,20 @@ _PROPERTIES: dict[str, Schema] = {
         "items": _PATTERN,
     },
     "outputs": _list("Files that are kept at the end; `!GLOB` excludes.", _PATTERN),
+    "ports": {
+        "description": "Ports at which the scripts serve: [8888], or {web: 8888}.",
+        "type": ["array", "object", "null"],
+        "maxItems": MAX_PORTS,
+        "items": {
+            "type": ["integer", "string"],
+            "minimum": 1,
+            "maximum": MAX_PORT_NUMBER,
+            "pattern": "^(?:[a-z][a-z0-9-]{0,30}=)?[0-9]{1,5}$",
+        },
+        "maxProperties": MAX_PORTS,
+        "propertyNames": {"pattern": f"^(?:{PORT_NAME_PATTERN})$"},
+        "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_PORT_NUMBER},
+    },
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
     "roles": {
         "description": "The kinds of replicas of the gang.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hopyard.config import resource_requests, units
@@ -34,6 +35,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "checkpoints": list(request.checkpoint_files),
         "outputs": list(request.outputs),
         "metric_lines": list(request.metric_lines),
+        "ports": _port_values(request.ports),
         "roles": [_role_values(role) for role in request.roles],
     }
     return _without_defaults(values)
@@ -42,6 +44,11 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
 def format_run_file(request: RunRequest) -> str:
     """Returns the text of the file."""
     return dump_yaml(run_file_values(request), width=100, default_flow_style=None)
+
+
+def _port_values(ports: Mapping[str, int]) -> Any:
+    """Returns a list of numbers, or a mapping where a port has a name."""
+    return dict(ports) if any(name != str(number) for name, number in ports.items()) else list(ports.values())
 
 
 def _role_values(role: RoleRequest) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from hopyard.domain.ids import check_name, slug
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.param_format import ParamFormat
+from hopyard.domain.run_port import parse_ports
 from hopyard.errors import SpecError
 
 
@@ -125,6 +126,7 @@ class RunRequest:
     param_format: ParamFormat | None = None
     outputs: tuple[str, ...] = ()
     metric_lines: tuple[str, ...] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -153,6 +155,7 @@ class RunRequest:
             "param_format": None if self.param_format is None else asdict(self.param_format),
             **({"outputs": list(self.outputs)} if self.outputs else {}),
             **({"metric_lines": list(self.metric_lines)} if self.metric_lines else {}),
+            **({"ports": dict(self.ports)} if self.ports else {}),
         }
 
 
@@ -310,6 +313,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["outputs"] = tuple(options["outputs"])
     if options.get("metric_lines"):
         fields["metric_lines"] = check_metric_lines(options["metric_lines"])
+    if options.get("ports"):
+        fields["ports"] = parse_ports(options["ports"])
     if options.get("preemptible") is not None:
         fields["preemptible"] = options["preemptible"]
     if options.get("topology") is not None:

@@ -84,6 +84,7 @@ class LaunchBuilder:
                         max_metrics_bytes=spec.max_metrics_bytes,
                         outputs=spec.outputs,
                         metric_lines=spec.metric_lines,
+                        ports=spec.ports,
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,

@@ -1,7 +1,8 @@
 """Placeholders in a command: `{lr}` and `${lr}` are replaced by the values of parameters.
 
-`{dataset:mnist}` is the folder of a dataset. `{{lr}}` is the text `{lr}`. A word that is not a plain
-template, such as a shell script with `${HOME}`, keeps the names that no parameter has.
+`{dataset:mnist}` is the folder of a dataset, `{port:8888}` a port. `{{lr}}` is the text `{lr}`. A
+word that is not a plain template, such as a shell script with `${HOME}`, keeps the names that no parameter
+has.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hopyard.domain.suggest import close_names
 from hopyard.errors import SpecError
 
-DATASET_PREFIX = "dataset:"
-_NAME = r"(?:dataset:)?[A-Za-z_][A-Za-z0-9_.-]*"
+DATASET_PREFIX, PORT_PREFIX = "dataset:", "port:"
+_NAME = r"(?:dataset:)?[A-Za-z_][A-Za-z0-9_.-]*|port:[a-z0-9][a-z0-9-]*"
 _PLACEHOLDER = re.compile(rf"\{{\{{({_NAME})\}}\}}|\$?\{{({_NAME})\}}")
 # `{lr}`, `--lr={lr}`, `model.lr=${lr}`: no other meaning is likely, so the name must be known
 _PLAIN = re.compile(rf"(?:[\w.+-]+=)?\$?\{{({_NAME})\}}", re.ASCII)
@@ -36,10 +37,11 @@ def fill_template(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
 
 
 def check_template(words: Sequence[str], names: Collection[str], *, what: str) -> None:
-    """Raises SpecError for a word that is a placeholder of an unknown name. Datasets are not checked."""
+    """Raises SpecError for a word that is a placeholder of an unknown name. Datasets and ports
+    are not checked."""
     for word in words:
         plain = _PLAIN.fullmatch(word)
-        if plain is None or plain[1] in names or plain[1].startswith(DATASET_PREFIX):
+        if plain is None or plain[1] in names or plain[1].startswith((DATASET_PREFIX, PORT_PREFIX)):
             continue
         close = close_names(plain[1], names, limit=1)
         raise SpecError(
@@ -59,7 +61,7 @@ def _fill_word(word: str, values: Mapping[str, str]) -> str:
     def replacement(match: re.Match[str]) -> str:
         escaped, name = match[1], match[2]
         if escaped:
-            is_name = is_plain or escaped in values or escaped.startswith(DATASET_PREFIX)
+            is_name = is_plain or escaped in values or escaped.startswith((DATASET_PREFIX, PORT_PREFIX))
             return f"{{{escaped}}}" if is_name else match[0]
         return values.get(name, match[0])
 

@@ -47,6 +47,7 @@ class ReplicaLaunch:
     max_metrics_bytes: int | None = None  # the same
     outputs: tuple[str, ...] = ()  # the same
     metric_lines: tuple[str, ...] = ()  # the same
+    ports: Mapping[str, int] = field(default_factory=dict)  # the same
     restore: RestorePoint | None = None
     essential: bool = True  # as of `domain.gang.Role`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`

@@ -209,6 +209,7 @@ class RunSpec:
     param_format: ParamFormat | None = None
     outputs: tuple[str, ...] = ()  # patterns of the files to keep, see `domain.path_filter`; all without
     metric_lines: tuple[str, ...] = ()  # of the output, see `domain.metric_line`
+    ports: Mapping[str, int] = field(default_factory=dict)  # by name, see `domain.run_port`
 
     @property
     def size(self) -> int:

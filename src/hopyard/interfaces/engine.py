@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -42,6 +43,22 @@ class Engine(Protocol):
     async def forget(self, attempt: AttemptId, /) -> None:
         """Removes the traces of an attempt on the nodes, once its end is recorded and its streams are stored.
         An unknown attempt is no error."""
+
+
+PortStream = tuple[StreamReader, StreamWriter]
+
+
+@runtime_checkable
+class ConnectsPorts(Protocol):
+    """An engine that connects to the ports that its runs name."""
+
+    async def connect_port(self, attempt: AttemptId, rank: int, port: int, /) -> PortStream:
+        """Returns a connection to the process of this replica that serves a port of the run.
+
+        port: the number that the run names; the engine knows where the replica serves it. Raises
+        PortUnreachable when no process of this replica listens there.
+        """
+        ...
 
 
 @runtime_checkable

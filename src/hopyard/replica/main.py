@@ -223,7 +223,7 @@ class Replica:
         )
         if spec.launch.rank == 0:
             self._record_machine_env()
-        command = user_command(launch, prepared.datasets)
+        command = user_command(launch, prepared.datasets, spec.node.ports)
         env |= param_variables(launch, command)
         write_param_file(launch, folder.work)
         argv = list(command.words)

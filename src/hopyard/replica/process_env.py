@@ -11,6 +11,7 @@ from hopyard.domain.dataset_paths import dataset_variable, fill_dataset_paths
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables
+from hopyard.domain.run_port import FIRST_PORT_VARIABLE, port_variables
 from hopyard.private_files import make_folder
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.replica_dir import ReplicaDir
@@ -42,6 +43,8 @@ def process_env(
     if launch.resources.cpu_limited:
         env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
     env |= _gpu_share(spec)
+    ports = port_variables(launch.ports, node.ports)
+    env |= ports
     env |= {name: fill_dataset_paths(text, datasets) for name, text in launch.env.items()}
     env |= launch.secrets
     bin_folder = str(Path(interpreter).parent)
@@ -70,6 +73,7 @@ def process_env(
         "HOPYARD_MAX_MEDIA": str(node.max_media_bytes),
         "HOPYARD_EXTRAS": json.dumps(dict(launch.resources.extras)),
     }
+    env |= {name: text for name, text in ports.items() if name != FIRST_PORT_VARIABLE}
     if launch.in_gang:
         env |= _rank_variables(spec)
     if node.gpus and node.gpu_milli < WHOLE_GPU:

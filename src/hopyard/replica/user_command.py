@@ -27,6 +27,7 @@ from hopyard.domain.param_format import (
     unread_sentence,
 )
 from hopyard.domain.run import RunEventKind
+from hopyard.domain.run_port import port_placeholders
 from hopyard.errors import SpecError
 from hopyard.private_files import open_below, open_no_follow
 from hopyard.replica.errors import PrepareFailed
@@ -52,10 +53,14 @@ def with_dataset_folders(launch: ReplicaLaunch, datasets: Mapping[str, Path]) ->
     return replace(launch, params=params)
 
 
-def user_command(launch: ReplicaLaunch, datasets: Mapping[str, Path]) -> FilledCommand:
-    """Returns the command as it runs, with the parameters and the folders of datasets filled in."""
-    folders = {f"{DATASET_PREFIX}{name}": str(folder) for name, folder in datasets.items()}
-    filled = fill_command(launch.command, launch.params, launch.param_format, extra=folders)
+def user_command(
+    launch: ReplicaLaunch, datasets: Mapping[str, Path], ports: Mapping[int, int]
+) -> FilledCommand:
+    """Returns the command as it runs, with the parameters, the folders of datasets and the ports filled in.
+    ports: as in `NodeContext`."""
+    extra = {f"{DATASET_PREFIX}{name}": str(folder) for name, folder in datasets.items()}
+    extra |= port_placeholders(launch.ports, ports)
+    filled = fill_command(launch.command, launch.params, launch.param_format, extra=extra)
     if launch.env and filled.variables:  # the user's own `--env` counts more
         variables = {name: text for name, text in filled.variables.items() if name not in launch.env}
         return replace(filled, variables=variables)

@@ -9,13 +9,15 @@ from typing import Any
 
 from starlette.responses import Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from hopyard.config.server_limits import LimitSettings
 from hopyard.server.audit import Auditor
 from hopyard.server.body_memory import BodyMemory
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint, EndpointResource, RequestGuard
 from hopyard.server.openapi import describe_api
+from hopyard.server.ports.port_access import PortAccess
+from hopyard.server.ports.port_proxy import PortProxy
 from hopyard.server.rates import UserRateLimits
 from hopyard.server.responses import JSON, encode, simple_error_response
 from hopyard.server.routes.attempts import attempt_endpoints
@@ -28,6 +30,7 @@ from hopyard.server.routes.files import file_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
 from hopyard.server.routes.media import media_endpoints
 from hopyard.server.routes.nodes import node_endpoints
+from hopyard.server.routes.ports import port_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
 from hopyard.server.routes.run_list import run_list_endpoints
@@ -46,8 +49,11 @@ from hopyard.server.user_locks import UserLocks
 API_PREFIX = "/api/v1"
 
 
-def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
-    """Returns all endpoints, the most used first, since paths are matched in this order."""
+def all_endpoints(services: Services, access: PortAccess | None = None) -> list[Endpoint[Any, Any]]:
+    """Returns all endpoints, the most used first, since paths are matched in this order.
+
+    access: to the ports of runs, shared with the application that passes connections through to them.
+    """
     actions = set[str]()
     endpoints: list[Endpoint[Any, Any]] = [
         *attempt_endpoints(services),
@@ -58,6 +64,7 @@ def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
         *stream_endpoints(services),
         *file_endpoints(services),
         *media_endpoints(services),
+        *port_endpoints(services, PortAccess(services) if access is None else access),
         *study_endpoints(services),
         *checkpoint_endpoints(services),
         *leaderboard_endpoints(services),
@@ -77,13 +84,14 @@ def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
     return endpoints
 
 
-def create_api(services: Services, limits: LimitSettings | None = None) -> ASGIApp:
+def create_api(services: Services, limits: LimitSettings | None = None) -> PortProxy:
     """Returns the ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
 
     It is a plain router without middleware. A resource turns every error into a response itself. The
     middleware of Starlette would do so again around each request and each part of a response.
     """
-    endpoints = all_endpoints(services)
+    access = PortAccess(services)
+    endpoints = all_endpoints(services, access)
     limits = limits or LimitSettings()
     guard = RequestGuard(
         services.tokens,
@@ -106,10 +114,11 @@ def create_api(services: Services, limits: LimitSettings | None = None) -> ASGIA
         Endpoint(method, "/openapi.json", openapi, auth="anyone") for method in ("GET", "HEAD")
     ]
     groups = {**_group_by_path(endpoints), "/openapi.json": description_endpoints}
-    return Router(
+    api = Router(
         [Route(API_PREFIX + path, EndpointResource(group, guard)) for path, group in groups.items()],
         default=_not_found_app,
     )
+    return PortProxy(api, services, access)
 
 
 def _group_by_path(endpoints: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:

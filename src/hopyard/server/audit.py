@@ -80,6 +80,8 @@ _RECORDED_FIELDS = frozenset(
         "dry_run",
         "overlap",
         "started_at",
+        "port",
+        "rank",
     ]
 )
 _NAME_ONLY_FIELDS = frozenset(

@@ -24,7 +24,7 @@ from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
-from hopyard.interfaces.engine import Engine, FolderLocator, ReplicaNotifier
+from hopyard.interfaces.engine import ConnectsPorts, Engine, FolderLocator, ReplicaNotifier
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
@@ -41,7 +41,7 @@ from hopyard.server.pending_commands import PendingCommands
 from hopyard.server.queue_cache import QueueCache
 from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.run_progress import completed_fractions
-from hopyard.server.services import Services
+from hopyard.server.services import Services, refuse_port
 from hopyard.server.signing_keys import SigningKeys
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.trial_access import TrialParents
@@ -186,4 +186,5 @@ async def build_services(
         server_key=server_key,
         **({"wake": engine.wake} if isinstance(engine, ReplicaNotifier) else {}),
         work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
+        connect_port=engine.connect_port if isinstance(engine, ConnectsPorts) else refuse_port,
     )

@@ -22,6 +22,8 @@ from uvicorn.server import ServerState
 from hopyard.server.audit import PEER_SCOPE_KEY
 from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY
 from hopyard.server.connections import RETRY_AFTER_S, Connections, PeerConnections, PeerIdentifier, unix_peer
+from hopyard.server.ports.port_address import PATH_PREFIX, split_port_host
+from hopyard.server.ports.tunnel import TUNNEL_KEY
 from hopyard.server.responses import JSON, encode_error, simple_error_response
 
 MAX_URL_BYTES = 65_535  # the limit of httptools; long lists of cursors come close
@@ -44,7 +46,7 @@ class AllowedHosts:
     """The host names that the server accepts, as protection against DNS rebinding.
 
     A browser page of another name that resolves to this server gets no response. Numeric addresses are always
-    accepted, since no name was resolved.
+    accepted, since no name was resolved. The host name of a port of a run is accepted below an accepted name.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -58,7 +60,8 @@ class AllowedHosts:
         if match is None:
             return False
         name = match["name"].rstrip(b".")
-        if name in self._names or _is_address(name):
+        _, parent = split_port_host(name.decode("latin-1"))
+        if name in self._names or _is_address(name) or parent.encode("latin-1") in self._names:
             if len(self._accepted_headers) < 64:
                 self._accepted_headers.add(header)
             return True
@@ -106,6 +109,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._open_cycles: list[RequestResponseCycle] = []  # without a complete response, oldest first
         self._deadline = _NEVER
         self._unread_bytes, self._unread_since = 0, 0.0
+        self._passes_to_port = False  # whether the request is for a port of a run
+        # after a request to switch the protocol: the bytes that the client sent behind it
+        self._upgrade_rest: bytes | None = None
         # since when the write buffer is full, because the client reads too slowly
         self._write_blocked_since: float | None = None
 
@@ -181,7 +187,10 @@ class LimitedProtocol(HttpToolsProtocol):
         return min(_WINDOW_S, self._connections.limits.body_timeout_s)
 
     def _is_body_in_time(self, now: float) -> bool:
-        """Returns whether the body arrives fast enough, or whether it waits for the server itself."""
+        """Returns whether the body arrives fast enough, or whether it waits for the server itself. A body for
+        a port of a run may take any time in all."""
+        if self._passes_to_port and self._body_bytes:
+            return True
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
             return True
         is_fast = self._body_bytes >= _WINDOW_BYTES
@@ -218,6 +227,9 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._discarded_bytes > _LINGER_BYTES:
                 self.transport.abort()
             return
+        if self._upgrade_rest is not None:
+            self._upgrade_rest += data
+            return
         idle, in_head, heads, body_bytes = (
             not self._in_body,
             self._in_head,
@@ -227,8 +239,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the request is handled like any other
+        except httptools.HttpParserUpgrade as upgrade:
+            # otherwise the request is handled like any other
+            if self._passes_to_port and not self._is_refused:
+                self._upgrade_rest = data[upgrade.args[0] :]
+                self.transport.pause_reading()
         except httptools.HttpParserError:  # not logged, since strangers could fill the log
             self._refuse(400, "usage", "the request is not valid HTTP")
         if self._in_head:  # also counts a single endless header, which the parser buffers without a callback
@@ -240,7 +255,7 @@ class LimitedProtocol(HttpToolsProtocol):
         elif self._in_body and not idle and self._pipelined == heads:
             self._framing_bytes += len(data) - (self._chunk_bytes - body_bytes)
             # the parser may buffer it, and copy it repeatedly
-            if self._framing_bytes > MAX_HEADER_BYTES + self._chunk_bytes:
+            if self._framing_bytes > MAX_HEADER_BYTES + self._chunk_bytes and not self._passes_to_port:
                 self._refuse(
                     431,
                     "usage",
@@ -254,6 +269,7 @@ class LimitedProtocol(HttpToolsProtocol):
             {
                 PEER_SCOPE_KEY: self._peer_key,
                 GIVE_UP_KEY: self.abort_slow_reader,
+                TUNNEL_KEY: self,
                 CLOSED_KEY: self.transport.is_closing,
             }
         )
@@ -293,11 +309,14 @@ class LimitedProtocol(HttpToolsProtocol):
                 "wait for responses",
             )
             raise _RequestRefused
+        hosts = [value for name, value in self.headers if name == b"host"]
+        self._passes_to_port = self.url.startswith(PATH_PREFIX.encode()) or (
+            bool(hosts) and split_port_host(hosts[0].decode("latin-1"))[0] is not None
+        )
         self._deadline = self._body_since + self._window_s
         if self._peer is not None:
             self._peer.idle.pop(self, None)
         if self.client is not None:
-            hosts = [value for name, value in self.headers if name == b"host"]
             if len(hosts) > 1:
                 self._refuse(400, "usage", "there is more than one `Host` header", "send one")
                 raise _RequestRefused
@@ -320,7 +339,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._chunk_bytes += len(body)
         # a small chunk costs as much as a large one
         if (
-            self._small_chunks > _MAX_SMALL_CHUNKS
+            not self._passes_to_port
+            and self._small_chunks > _MAX_SMALL_CHUNKS
             and self._chunk_bytes < self._small_chunks * _SMALL_CHUNK_BYTES
         ):
             self._refuse(
@@ -341,6 +361,21 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._peer is not None and not self.pipeline and not self._in_head:
             self._peer.idle[self] = None
+
+    # -- switching to another protocol ----------------------------------------------------------------------
+
+    def take_over(self) -> tuple[asyncio.Transport, bytes]:
+        """Implements `ClientTunnel`. The connection stays counted until `end_tunnel`."""
+        rest, self._upgrade_rest = self._upgrade_rest or b"", None
+        self._end_requests()
+        return self.transport, rest
+
+    def end_tunnel(self) -> None:
+        self.connection_lost(None)
+
+    def cut_response(self) -> None:
+        self._end_requests()
+        self.transport.close()
 
     # -- refusing --------------------------------------------------------------------------------------------
 

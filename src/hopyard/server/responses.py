@@ -34,6 +34,7 @@ STATUS_BY_CODE: Mapping[str, int] = {
     "server_unavailable": 503,
     "server_fault": 503,
     "engine": 500,
+    "port_unreachable": 502,
     "launch_failed": 500,
     "study_failed": 500,
     "workers_lost": 500,

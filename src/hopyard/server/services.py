@@ -11,12 +11,14 @@ from hopyard.controller.blob_gc import BlobCollector
 from hopyard.controller.controller import Controller
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.run import Run
+from hopyard.errors import PortUnreachable
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.engine import PortStream
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
@@ -31,6 +33,15 @@ from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
+
+ConnectPort = Callable[[AttemptId, int, int], Awaitable[PortStream]]
+
+
+async def refuse_port(_attempt: AttemptId, _rank: int, _port: int) -> PortStream:
+    """Connects to the ports of an engine that cannot do so. Raises PortUnreachable."""
+    raise PortUnreachable(
+        "the engine of this run passes no connections to ports", hints=("use the local engine",)
+    )
 
 
 async def _wake_nothing(_: AttemptId) -> None:
@@ -49,7 +60,7 @@ class Services:
     server_key: the key with which other servers of the database sign requests to this one, "" if there are
     none. request_shutdown: stops the server after the response to the request. work_folders: returns the
     working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
-    the replicas of an attempt sync now, if the engine can.
+    the replicas of an attempt sync now, if the engine can. connect_port: see `interfaces.engine.ConnectsPorts`.
     """
 
     runs: RunStore
@@ -89,3 +100,4 @@ class Services:
     server_key: str = ""
     wake: Callable[[AttemptId], Awaitable[None]] = _wake_nothing
     work_folders: Callable[[AttemptId], Mapping[int, Path]] = lambda _: {}
+    connect_port: ConnectPort = refuse_port

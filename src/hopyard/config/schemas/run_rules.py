@@ -18,6 +18,7 @@ from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.path_check import check_path
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
+from hopyard.domain.run_port import check_port_placeholders, check_ports
 from hopyard.domain.run_values import MAX_PACKAGE_BYTES, limit_packages
 from hopyard.domain.tag_limits import MAX_TAG_BYTES, has_tag_size
 from hopyard.domain.text import escape
@@ -77,6 +78,8 @@ def check_spec(spec: RunSpec) -> None:
         names.add(ref.name)
     check_dataset_paths(spec.datasets)
     check_dataset_names(spec)
+    check_ports(spec.ports)
+    check_port_placeholders([role.command for role in spec.roles], spec.ports)
     if spec.param_format is not None:
         file = PurePosixPath(spec.param_format.file)
         if file.is_absolute() or ".." in file.parts:

@@ -46,6 +46,7 @@ from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import OptionKind, OptionPlace, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_CONTINUED_RUNS, MAX_REPLICAS, RunSpec
+from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS
 from hopyard.domain.text import CONTROLS
 
 MAX_ROLES, MAX_DATASETS = 64, 64
@@ -148,6 +149,9 @@ class ParamFormatIn(RequestModel):
     file: LongText = ""
 
 
+PortNumber = Annotated[int, Meta(ge=1, le=MAX_PORT_NUMBER)]
+
+
 class ResumeIn(RequestModel):
     """foreign: set by the server for a checkpoint that is another user's, or not one of `run`; only tensors,
     arrays and plain values are read of it."""
@@ -191,6 +195,7 @@ class SpecIn(RequestModel):
     param_format: ParamFormatIn | None = None
     outputs: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
+    ports: Annotated[dict[Key, PortNumber], Meta(max_length=MAX_PORTS)] = msgspec.field(default_factory=dict)
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

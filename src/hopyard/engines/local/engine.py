@@ -40,7 +40,8 @@ from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
 from hopyard.engines.local.node_ranks import NodeRank, node_ranks
-from hopyard.engines.local.ports import choose_port, replica_address
+from hopyard.engines.local.port_connections import PortConnector, PortStream
+from hopyard.engines.local.ports import assign_ports, choose_port, replica_address
 from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
 from hopyard.engines.local.spawner import SpawnerClient
 from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
@@ -73,7 +74,8 @@ class EnginePaths(Protocol):
 class _ReplicaShare:
     """Resources of the node that a live attempt holds and the scheduler does not count."""
 
-    port: int = 0
+    ports: set[int] = field(default_factory=set)
+    port: int = 0  # for the rendezvous; also in `ports`
     cores: list[int] = field(default_factory=list)
 
 
@@ -153,6 +155,7 @@ class LocalEngine:
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._stopping_tasks: dict[AttemptId, asyncio.Task[None]] = {}
+        self._ports = PortConnector(home.attempts)
         self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were checked
         self._stopped_since: dict[Path, float] = {}  # monotonic time since which a replica is frozen
         self._overdue_at: dict[AttemptId, float] = {}  # monotonic time
@@ -230,11 +233,8 @@ class LocalEngine:
         ]
         if to_start:
             share = self._shares.setdefault(launch.attempt, _ReplicaShare())
-            share.port = (
-                share.port
-                or self._earlier_port(folders)
-                or choose_port({s.port for s in self._shares.values()})
-            )
+            share.port = share.port or self._earlier_port(folders) or choose_port(self._used_ports())
+            share.ports.add(share.port)
             ranks = node_ranks([*assignments.values()])
             for folder, replica in to_start:
                 assignment, rank = assignments[replica.rank], ranks[replica.rank]
@@ -257,6 +257,8 @@ class LocalEngine:
             used_cores = [core for other in self._shares.values() for core in other.cores]
             cores = choose_cores(replica.resources.cpu_milli, used_cores)
             share.cores.extend(cores or ())
+        ports = assign_ports(replica.ports.values(), self._used_ports()) if replica.ports else {}
+        share.ports.update(ports.values())
         return ReplicaSpec(
             replace(replica, server_url=self._server_url()),
             NodeContext(
@@ -291,8 +293,12 @@ class LocalEngine:
                 processes=self._processes,
                 namespaces=self._namespaces,
                 hosts={r.host_name: replica_address(share.port, r.rank) for r in launch.replicas},
+                ports=ports,
             ),
         )
+
+    def _used_ports(self) -> set[int]:
+        return {port for share in (self._shares or {}).values() for port in share.ports}
 
     def _gpu_memory_limit(self, replica: ReplicaLaunch, assignment: Assignment) -> int:
         """Returns how much memory a replica may use on the GPU that it shares; 0 if it has whole GPUs or the
@@ -317,6 +323,7 @@ class LocalEngine:
                 if spec is not None:
                     share = shares.setdefault(AttemptId(attempt.name), _ReplicaShare())
                     share.port = spec.node.master_port
+                    share.ports |= {share.port, *spec.node.ports.values()}
                     share.cores.extend(spec.node.cpus or ())
         return shares
 
@@ -426,6 +433,10 @@ class LocalEngine:
         replicas = replica_folders(self._home.attempts / attempt)
         ranks = {replica.work: replica.rank for replica in reversed(replicas) if replica.work.is_dir()}
         return {rank: folder for folder, rank in reversed(ranks.items())}
+
+    async def connect_port(self, attempt: AttemptId, rank: int, port: int, /) -> PortStream:
+        """Implements `ConnectsPorts`."""
+        return await self._ports.connect(attempt, rank, port)
 
     async def forget(self, attempt: AttemptId, /) -> None:
         if attempt in self._stopping_tasks or not (self._home.attempts / attempt).exists():

@@ -1,10 +1,10 @@
-"""Ports for the rendezvous of a gang, and the addresses of its replicas."""
+"""Free ports of this machine, and the addresses of the replicas of a gang."""
 
 from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from hopyard.errors import LaunchFailed
@@ -30,7 +30,17 @@ def choose_port(used: Collection[int]) -> int:
         port = below[offset] if offset < len(below) else above[offset - len(below)]
         if port not in used and _is_port_free(port):
             return port
-    raise LaunchFailed("no free port for the rendezvous of the replicas")
+    raise LaunchFailed("no free port for the replicas")
+
+
+def assign_ports(numbers: Iterable[int], used: Collection[int]) -> dict[int, int]:
+    """Returns a free port that is not in `used` for each of these numbers: the same one where possible."""
+    ports: dict[int, int] = {}
+    for number in numbers:
+        taken = {*used, *ports.values()}
+        is_free = number not in taken and _is_port_free(number)
+        ports[number] = number if is_free else choose_port(taken)
+    return ports
 
 
 def replica_address(port: int, rank: int) -> str:

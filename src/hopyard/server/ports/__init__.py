@@ -1,0 +1,1 @@
+"""Passes connections through to the ports of runs."""
