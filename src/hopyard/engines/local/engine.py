@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +34,7 @@ from hopyard.domain.replica import (
 )
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import replica_variables
+from hopyard.engines.local.attempt_share import AttemptShare, earlier_port, read_shares, used_ports
 from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.cores import choose_cores
@@ -68,15 +69,6 @@ class EnginePaths(Protocol):
     def run_places(self) -> Path: ...
     @property
     def server_file(self) -> Path: ...
-
-
-@dataclass(slots=True)
-class _ReplicaShare:
-    """Resources of the node that a live attempt holds and the scheduler does not count."""
-
-    ports: set[int] = field(default_factory=set)
-    port: int = 0  # for the rendezvous; also in `ports`
-    cores: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -149,7 +141,7 @@ class LocalEngine:
         self._max_media_bytes = max_media_bytes
         self._adopts_replicas, self._namespaces = adopt_replicas, namespaces
         self._adoptions: dict[Path, _Adoption] = {}
-        self._shares: dict[AttemptId, _ReplicaShare] | None = None
+        self._shares: dict[AttemptId, AttemptShare] | None = None
         # one launch at a time: each is short, and the spawner is single-threaded
         self._lock = asyncio.Lock()
         self._launching: set[AttemptId] = set()
@@ -225,15 +217,15 @@ class LocalEngine:
     async def _launch(self, launch: Launch, assignments: Mapping[int, Assignment]) -> None:
         folders = [ReplicaFolder(self._home.attempts / launch.attempt / str(r.rank)) for r in launch.replicas]
         if self._shares is None:
-            self._shares = await asyncio.to_thread(self._read_shares)
+            self._shares = await asyncio.to_thread(read_shares, self._attempt_folders())
         to_start = [
             (folder, replica)
             for folder, replica in zip(folders, launch.replicas, strict=True)
             if folder.read_state() is None and not folder.is_alive()
         ]
         if to_start:
-            share = self._shares.setdefault(launch.attempt, _ReplicaShare())
-            share.port = share.port or self._earlier_port(folders) or choose_port(self._used_ports())
+            share = self._shares.setdefault(launch.attempt, AttemptShare())
+            share.port = share.port or earlier_port(folders) or choose_port(used_ports(self._shares or {}))
             share.ports.add(share.port)
             ranks = node_ranks([*assignments.values()])
             for folder, replica in to_start:
@@ -248,7 +240,7 @@ class LocalEngine:
         replica: ReplicaLaunch,
         assignment: Assignment,
         rank: NodeRank,
-        share: _ReplicaShare,
+        share: AttemptShare,
     ) -> ReplicaSpec:
         cores: tuple[int, ...] | None = None
         # with a quota the kernel chooses the cores; without one, binding to cores is the limit
@@ -257,7 +249,7 @@ class LocalEngine:
             used_cores = [core for other in self._shares.values() for core in other.cores]
             cores = choose_cores(replica.resources.cpu_milli, used_cores)
             share.cores.extend(cores or ())
-        ports = assign_ports(replica.ports.values(), self._used_ports()) if replica.ports else {}
+        ports = assign_ports(replica.ports.values(), used_ports(self._shares or {})) if replica.ports else {}
         share.ports.update(ports.values())
         return ReplicaSpec(
             replace(replica, server_url=self._server_url()),
@@ -297,9 +289,6 @@ class LocalEngine:
             ),
         )
 
-    def _used_ports(self) -> set[int]:
-        return {port for share in (self._shares or {}).values() for port in share.ports}
-
     def _gpu_memory_limit(self, replica: ReplicaLaunch, assignment: Assignment) -> int:
         """Returns how much memory a replica may use on the GPU that it shares; 0 if it has whole GPUs or the
         memory is unknown."""
@@ -312,32 +301,6 @@ class LocalEngine:
                 if gpu.index in assignment.gpus
             ),
             default=0,
-        )
-
-    def _read_shares(self) -> dict[AttemptId, _ReplicaShare]:
-        """Returns the shares that attempts of an earlier engine hold."""
-        shares: dict[AttemptId, _ReplicaShare] = {}
-        for attempt in self._attempt_folders():
-            for folder in replica_folders(attempt):
-                spec = folder.read_spec() if folder.is_alive() else None
-                if spec is not None:
-                    share = shares.setdefault(AttemptId(attempt.name), _ReplicaShare())
-                    share.port = spec.node.master_port
-                    share.ports |= {share.port, *spec.node.ports.values()}
-                    share.cores.extend(spec.node.cpus or ())
-        return shares
-
-    @staticmethod
-    def _earlier_port(folders: Sequence[ReplicaFolder]) -> int:
-        """Returns the port that replicas of this attempt got from an engine that crashed during the launch;
-        all must use the same."""
-        return next(
-            (
-                spec.node.master_port
-                for spec in (f.read_spec() for f in folders if f.is_alive())
-                if spec is not None
-            ),
-            0,
         )
 
     async def _undo_launch(self, attempt: AttemptId) -> None:
