@@ -63,6 +63,11 @@ class Client(HttpClient):
         reply: api.CommandOut = self.call("POST", f"/runs/{run}/commands", json_body=body)
         return reply
 
+    def create_run_port(self, run: str, body: api.OpenPortIn) -> api.OpenPortOut:
+        """Open a port of a live run that you submitted, or as the owner of the server."""
+        reply: api.OpenPortOut = self.call("POST", f"/runs/{run}/ports", json_body=body)
+        return reply
+
     def create_token(self, body: api.TokenIn) -> api.NewTokenOut:
         """Create a token and return it, only once."""
         reply: api.NewTokenOut = self.call("POST", "/tokens", json_body=body, send_once=True)

@@ -749,6 +749,23 @@ class OnNodeOut(TypedDict):
     user: str
 
 
+class OpenPortIn(TypedDict):
+    """port: its number or name. rank: of the replica."""
+
+    port: str
+    rank: NotRequired[int]
+
+
+class OpenPortOut(TypedDict):
+    """number: of the port, as the run names it. path: for programs with a token; a request with `Upgrade:
+    tcp` gets the bytes of the port. link: for a browser, valid once within a minute. It is "" where
+    another machine reaches the server by an address in digits: a port needs a host name of its own."""
+
+    link: str
+    number: int
+    path: str
+
+
 class ParamFormat(TypedDict):
     """The form in which a run's parameters reach its script. source: where the form was found, for users
     (`argparse in main.py`). script: the word of the command that names the script; only commands with it
@@ -1202,6 +1219,7 @@ class RunSpec(TypedDict):
     param_format: NotRequired[ParamFormat | None]
     params: NotRequired[dict[str, str | int | float | bool | None]]
     parent: NotRequired[str | None]
+    ports: NotRequired[dict[str, int]]
     preemptible: NotRequired[bool]
     priority: NotRequired[int | None]
     project: str
@@ -1339,6 +1357,7 @@ class SpecIn(TypedDict):
     param_format: NotRequired[ParamFormatIn | None]
     params: NotRequired[Mapping[str, str | int | float | bool | None]]
     parent: NotRequired[str | None]
+    ports: NotRequired[Mapping[str, int]]
     preemptible: NotRequired[bool]
     priority: NotRequired[int | None]
     project: str
