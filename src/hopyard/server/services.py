@@ -60,7 +60,7 @@ class Services:
     server_key: the key with which other servers of the database sign requests to this one, "" if there are
     none. request_shutdown: stops the server after the response to the request. work_folders: returns the
     working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
-    the replicas of an attempt sync now, if the engine can. connect_port: see `interfaces.engine.ConnectsPorts`.
+    the replicas of an attempt sync now, if the engine can. connect_port: as of `ConnectsPorts`.
     """
 
     runs: RunStore
