@@ -89,7 +89,8 @@ def _restore_value(name: str, value: Any, state: Any) -> Any:
 
     result = InPlaceRestorer(_own_state, _restore_own_state, warn_changed).restore(value, state)
     # such as numbers, text and tuples
-    is_constant = value is None or type(value).__hash__ not in (None, object.__hash__)
+    hash_function: object = type(value).__hash__
+    is_constant = value is None or hash_function not in (None, object.__hash__)
     if result is not value and not is_constant:
         warn_changed(f"`{type(state).__name__}`, which cannot be restored in place")
     return result

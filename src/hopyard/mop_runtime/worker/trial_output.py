@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, SupportsIndex
 
 from hopyard.sdk import session
-from hopyard.sdk.metrics import Number, to_numbers
+from hopyard.sdk.metrics import Loggable, to_numbers
 
 
 class UnitMetrics:
@@ -18,7 +18,7 @@ class UnitMetrics:
     def __init__(self) -> None:
         self._values: dict[str, list[float]] = {}
 
-    def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
+    def write(self, step: SupportsIndex | None, metrics: Mapping[str, Loggable]) -> None:
         del step  # all values of a hop become one
         for name, value in to_numbers(metrics, function="hop.log").items():
             self._values.setdefault(name, []).append(value)
