@@ -17,6 +17,7 @@ from tornado.websocket import websocket_connect
 
 from hopyard.api_client.client import Client
 from hopyard.client.port_forward import LOCAL_HOST, PortForward, listen_locally
+from hopyard.engines.local.ports import choose_port
 from hopyard.errors import Conflict
 from tests.cli.conftest import shell_in
 from tests.cli.shell import Shell, wait_until
@@ -78,7 +79,8 @@ async def main():
 
 asyncio.run(main())
 """
-NAMED_PORT = 18_764
+# each process of the tests has another one: servers of different homes know nothing of each other's ports
+NAMED_PORT = choose_port(())
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,13 @@ def run(serving_shell: Shell) -> Iterator[str]:
     """The name of a run that serves."""
     serving_shell.write("serve.py", SERVER)
     name = serving_shell.detach("--port", f"web={NAMED_PORT}", "serve.py", "--", "{port:web}")
-    wait_until(lambda: b"]" in serving_shell.hop("logs", name).out)
+    wait_until(
+        lambda: (
+            b"]" in serving_shell.hop("logs", name).out
+            or serving_shell.hop("info", name, "--json").json["ended_at"] is not None
+        )
+    )
+    assert serving_shell.hop("info", name, "--json").json["ended_at"] is None, serving_shell.hop("logs", name)
     yield name
     assert serving_shell.hop("stop", name).code == 0
 
