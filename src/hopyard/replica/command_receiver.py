@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hopyard.private_files import open_below, open_no_follow
 from hopyard.replica.replica_log import log
-from hopyard.sdk.command_file import CommandFile, has_commands
+from hopyard.sdk.command_file import SAFE_POINTS_DIR, CommandFile, has_commands
 
 
 class CommandReceiver:
-    """The command file of a gang. It is created with the first command, since most runs get none."""
+    """The command file of a gang. It is created with the first command, since most runs get none. The script
+    may write to its folder, which must not lead to a file of another run."""
 
     def __init__(self, gang_folder: Path) -> None:
         self._folder = str(gang_folder)
@@ -22,7 +25,7 @@ class CommandReceiver:
         """The highest number of a command that the gang has."""
         try:
             if self._file is None and has_commands(self._folder):
-                self._file = CommandFile(self._folder)
+                self._file = self._create_file()
         except OSError as error:
             log(f"commands cannot be read: {error}")
         return 0 if self._file is None else self._file.newest
@@ -36,7 +39,17 @@ class CommandReceiver:
         ]
         try:
             if self._file is None:
-                self._file = CommandFile(self._folder)
+                self._file = self._create_file()
             self._file.append(valid)
         except OSError as error:
             log(f"commands cannot be stored: {error}")
+
+    def _create_file(self) -> CommandFile:
+        return CommandFile(self._folder, self._open)
+
+    def _open(self, name: str, flags: int) -> int:
+        folder = open_below(Path(self._folder), SAFE_POINTS_DIR, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return open_no_follow(name, flags, folder=folder)
+        finally:
+            os.close(folder)

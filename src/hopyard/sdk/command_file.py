@@ -14,7 +14,7 @@ import fcntl
 import json
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hopyard.private_files import make_folder, open_file
@@ -27,13 +27,17 @@ CommandLine = Mapping[str, Any]  # {"number", "kind", "arguments", "user"}
 
 
 class CommandFile:
-    """The file in the folder `gang`. Creates it if needed. Raises OSError."""
+    """The file in the folder `gang`. Creates it if needed. Raises OSError.
 
-    def __init__(self, gang: str) -> None:
+    open_in: opens a file of the subfolder by its name and flags, for a process that may follow no links.
+    """
+
+    def __init__(self, gang: str, open_in: Callable[[str, int], int] | None = None) -> None:
         folder = os.path.join(gang, SAFE_POINTS_DIR)
         make_folder(folder, private_parent=gang)
         self._lines = os.path.join(folder, _LINES_FILE)
-        descriptor = open_file(os.path.join(folder, _CELLS_FILE), os.O_RDWR | os.O_CREAT)
+        self._open = open_in or (lambda name, flags: open_file(os.path.join(folder, name), flags))
+        descriptor = self._open(_CELLS_FILE, os.O_RDWR | os.O_CREAT)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
             self._cells = map_cells(descriptor, _CELLS)
@@ -67,7 +71,7 @@ class CommandFile:
             if not new:
                 return False
             text = "".join(json.dumps(dict(command)) + "\n" for command in new).encode()
-            lines = open_file(self._lines, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            lines = self._open(_LINES_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             try:
                 size = os.fstat(lines).st_size
                 if size and os.pread(lines, 1, size - 1) != b"\n":  # an earlier write was interrupted
