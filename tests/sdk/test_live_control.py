@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.errors import SpecError
 from hopyard.sdk.command_file import CommandFile, values_set_before
+from hopyard.sdk.live_params import LiveParams
+from hopyard.sdk.params import Params
 from hopyard.sdk.safe_points import SafePointAction, SafePoints
 from tests.sdk.scripts import Replica
 
@@ -210,3 +213,14 @@ def test_loop_keeps_its_length_when_its_parameter_changes(replica: Replica) -> N
     assert len(done.stdout.splitlines()) == 6
     (answer,) = replica.events_of("command")
     assert "the current loop `epoch` keeps its 6 iterations" in answer["answer"]
+
+
+def test_change_that_a_batch_rule_refuses_changes_nothing() -> None:
+    live, params = LiveParams(), Params({"name": "x", "lr": 0.1, "batch_size": 64})
+    live.add(params, dict(params))
+    scaled = params.per_batch(32)
+    with pytest.raises(SpecError, match="`batch_size` is 0"):
+        live.change({"lr": 0.5, "batch_size": 0, "name": "y"})
+    assert (dict(params), scaled.lr) == ({"name": "x", "lr": 0.1, "batch_size": 64}, 0.2)
+    assert live.change({"lr": 0.5}) == {"lr": (0.1, 0.5)}
+    assert scaled.lr == 1.0

@@ -48,12 +48,21 @@ class LiveParams:
         return converted
 
     def change(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Sets converted values in all objects. Returns the value before and after of each."""
+        """Sets converted values in all objects. Returns the value before and after of each. Raises SpecError
+        for a value that a batch-size rule cannot use, with nothing changed."""
         changes: dict[str, tuple[Any, Any]] = {}
-        for params, defaults in self._declarations:
-            for name in values.keys() & defaults.keys():
-                changes.setdefault(name, (params.get(name), values[name]))
-                params[name] = values[name]
+        done: list[tuple[Params, str, Any]] = []
+        try:
+            for params, defaults in self._declarations:
+                for name in (name for name in values if name in defaults):
+                    before = params.get(name)
+                    done.append((params, name, before))
+                    params[name] = values[name]
+                    changes.setdefault(name, (before, values[name]))
+        except SpecError:
+            for params, name, before in reversed(done):
+                params[name] = before
+            raise
         return {name: changes[name] for name in values}
 
 
