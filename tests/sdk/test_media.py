@@ -74,6 +74,7 @@ COLOUR = np.arange(45, dtype=np.uint8).reshape(3, 5, 3) * 5
         (GREY[:, :, None], GREY),
         (GREY / 255.0, GREY),
         (GREY.tolist(), GREY),
+        ([list(row) for row in GREY], GREY),  # numbers of NumPy
         ((GREY / 255.0).tolist(), GREY),
         (GREY > 100, (GREY > 100) * 255),
         (COLOUR, COLOUR),

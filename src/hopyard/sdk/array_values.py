@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import math
 from collections.abc import Iterable, Iterator
+from numbers import Integral
 from typing import Any
 
 from hopyard.errors import SpecError
@@ -81,7 +82,7 @@ def clip_to_bytes(values: Any) -> Any:
 def list_to_bytes(values: Iterable[Any]) -> bytes:
     """Returns numbers of a list as 8-bit samples: all as whole numbers, or all from 0 to 1 if one is not."""
     given = list(values)
-    is_whole = all(isinstance(value, int) and not isinstance(value, bool) for value in given)
+    is_whole = all(isinstance(value, Integral) and not isinstance(value, bool) for value in given)
     factor = 1.0 if is_whole else 255.0
     scaled = [0.0 if value != value else float(value) * factor for value in given]
     if any(not -0.5 <= value <= 255.5 for value in scaled):
