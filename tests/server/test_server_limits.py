@@ -340,6 +340,27 @@ def test_chunked_body_with_too_much_framing_is_refused(tmp_path: Path, begin: by
     serve(tmp_path, scenario)
 
 
+def test_unauthorized_body_for_a_port_is_limited_as_any_other(tmp_path: Path) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(
+            b"POST /runs/1m8d4nt4d0dxycj62rp1/ports/1/ HTTP/1.1\r\nHost: localhost\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        )
+        async with asyncio.timeout(60):
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
+            writer.write(b"0\r\nX: ")
+            sent, refused = 0, asyncio.create_task(reader.readuntil(b"HTTP/1.1 431"))
+            while not refused.done() and sent < 20 * 2**20:
+                writer.write(b"a" * 50_000)
+                sent += 50_000
+                await asyncio.sleep(0)
+            await refused
+        writer.close()
+
+    serve(tmp_path, scenario)
+
+
 def test_chunked_body_with_an_extension_and_a_trailer_is_accepted(tmp_path: Path) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
         head = (

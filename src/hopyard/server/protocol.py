@@ -189,12 +189,17 @@ class LimitedProtocol(HttpToolsProtocol):
     def _is_body_in_time(self, now: float) -> bool:
         """Returns whether the body arrives fast enough, or whether it waits for the server itself. A body for
         a port of a run may take any time in all."""
-        if self._passes_to_port and self._body_bytes:
+        if self._streams_to_port and self._body_bytes:
             return True
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
             return True
         is_fast = self._body_bytes >= _WINDOW_BYTES
         return is_fast and now - self._body_since < self._connections.limits.body_timeout_s
+
+    @property
+    def _streams_to_port(self) -> bool:
+        """Whether a port of a run may still get the body. Without rights, a client has its response."""
+        return self._passes_to_port and not self.cycle.response_complete
 
     def abort_slow_reader(self) -> None:
         """Aborts the connection, because the client reads the response too slowly."""
@@ -253,9 +258,12 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._received_bytes > MAX_HEADER_BYTES + MAX_URL_BYTES + MAX_HEADERS * _SEPARATOR_BYTES:
                 self._refuse(431, "usage", f"the headers have more than {MAX_HEADER_BYTES >> 10} KiB")
         elif self._in_body and not idle and self._pipelined == heads:
-            self._framing_bytes += len(data) - (self._chunk_bytes - body_bytes)
+            content_bytes = self._chunk_bytes - body_bytes
+            self._framing_bytes += len(data) - content_bytes
+            if self._passes_to_port and content_bytes:
+                self._framing_bytes = 0  # a stream may consist of small chunks
             # the parser may buffer it, and copy it repeatedly
-            if self._framing_bytes > MAX_HEADER_BYTES + self._chunk_bytes and not self._passes_to_port:
+            if self._framing_bytes > MAX_HEADER_BYTES + (0 if self._passes_to_port else self._chunk_bytes):
                 self._refuse(
                     431,
                     "usage",
@@ -339,7 +347,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._chunk_bytes += len(body)
         # a small chunk costs as much as a large one
         if (
-            not self._passes_to_port
+            not self._streams_to_port
             and self._small_chunks > _MAX_SMALL_CHUNKS
             and self._chunk_bytes < self._small_chunks * _SMALL_CHUNK_BYTES
         ):

@@ -109,7 +109,7 @@ class PortAccess:
         last = self._recorded_at.get(key)
         if last is not None and now - last < _RECORD_INTERVAL:
             return
-        self._recorded_at[key] = now
+        self._note(key, now)
         run = await self._services.runs.get(address.run)
         await self._services.audit.record(
             AuditRecord(
@@ -127,9 +127,12 @@ class PortAccess:
 
     def note_recorded(self, port: OpenPort) -> None:
         """Notes that the audit log has a record of this caller and port."""
+        self._note((port.caller.user, port.caller.token, port.address), self._services.now())
+
+    def _note(self, key: tuple[str, str, PortAddress], now: datetime) -> None:
         if len(self._recorded_at) >= _MAX_ENTRIES:
             self._recorded_at.clear()
-        self._recorded_at[port.caller.user, port.caller.token, port.address] = self._services.now()
+        self._recorded_at[key] = now
 
     def create_link(self, port: OpenPort, address: PortAddress) -> str:
         """Returns the secret of a link that opens the port once. address: with the number of the port."""
