@@ -62,6 +62,7 @@ def test_placeholders_name_the_real_ports() -> None:
 
 def test_unknown_port_in_a_command_is_refused() -> None:
     check_port_placeholders([["serve", "--port={port:web}", "{port:8888}", "{lr}"]], {"web": 8888})
+    check_port_placeholders([["python", "-c", "print(f'{port:04d}')"]], {})
     with pytest.raises(SpecError, match=r"roles\.1\.command: `\{port:9}` names no port") as refused:
         check_port_placeholders([["a"], ["b", "{port:9}"]], {"web": 8888})
     assert refused.value.hints == ("add it: `--port 9`",)

@@ -26,6 +26,11 @@ def placeholder_names(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def plain_names(words: Iterable[str]) -> list[str]:
+    """Returns the names of the words that are a placeholder, with an option before it at most."""
+    return [found[1] for word in words if (found := _PLAIN.fullmatch(word))]
+
+
 def is_template(word: str) -> bool:
     """Returns whether the word has a placeholder, or the text of one: `{{lr}}`."""
     return _PLACEHOLDER.search(word) is not None

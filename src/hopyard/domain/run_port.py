@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hopyard.domain.command_template import PORT_PREFIX, placeholder_names
+from hopyard.domain.command_template import PORT_PREFIX, plain_names
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
@@ -75,9 +75,10 @@ def check_ports(ports: Mapping[str, int], *, path: str = "ports") -> None:
 
 
 def check_port_placeholders(commands: Sequence[Sequence[str]], ports: Mapping[str, int]) -> None:
-    """Raises SpecError for `{port:NAME}` in the command of a role when the run has no such port."""
+    """Raises SpecError for `{port:NAME}` in the command of a role when the run has no such port. In a text of
+    a program, such as `f"{port:04d}"`, it has another meaning."""
     for index, command in enumerate(commands):
-        for word in placeholder_names(command):
+        for word in plain_names(command):
             name = word.removeprefix(PORT_PREFIX)
             if name != word and find_port(ports, name) is None:
                 raise SpecError(

@@ -54,6 +54,16 @@ def test_tokens_cookies_and_headers_of_the_connection_stay_at_the_server() -> No
     ]
 
 
+def test_no_spelling_of_a_token_reaches_the_script() -> None:
+    def names(value: bytes) -> list[bytes]:
+        head = request_head("GET", b"/", [(b"authorization", value)], OWN, upgrade=b"", chunked=False)
+        return [line.partition(b":")[0] for line in _lines(head)]
+
+    for token in (b"Bearer  hop_secret", b"bearer\thop_secret", b"BEARER hopr_secret"):
+        assert b"authorization" not in names(token)
+    assert b"authorization" in names(b"Bearer of_the_script")
+
+
 def test_a_foreign_origin_is_kept() -> None:
     headers = [(b"origin", b"http://evil.org"), (b"content-length", b"5")]
     lines = _lines(request_head("POST", b"/", headers, OWN, upgrade=b"websocket", chunked=False))

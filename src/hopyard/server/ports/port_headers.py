@@ -73,7 +73,7 @@ def request_head(
         if name in (b"host", b"content-length") or name in _FORWARDED:
             if name == b"content-length" and not chunked:
                 kept.append((name, value))
-        elif name == b"authorization" and value.lower().startswith(_TOKEN_PREFIXES):
+        elif name == b"authorization" and b" ".join(value.lower().split()).startswith(_TOKEN_PREFIXES):
             continue
         elif name == b"cookie":
             if others := _without_own_cookie(value):

@@ -46,6 +46,7 @@ IDLE_S = 3600.0  # a connection without a byte for so long is closed
 UPGRADE_S = 60.0  # for the response to a request to switch the protocol
 _RETRY_AFTER_S = 1
 _SAFE_METHODS = ("GET", "HEAD")
+_WITHOUT_BODY = (204, 304)
 
 
 class PortProxy:
@@ -272,6 +273,8 @@ async def _send_response(
     scope: Scope, upstream: PortUpstream, public: PublicAddress, send: Send, *, closes: bool = False
 ) -> None:
     headers = response_headers(upstream.headers, public)
+    if upstream.status in _WITHOUT_BODY:  # it may name the length of the body that it leaves out
+        headers = [(name, value) for name, value in headers if name != b"content-length"]
     if public.prefix:  # a browser may run nothing of it in the origin of the server
         headers.append((b"content-security-policy", b"sandbox"))
     if closes:
