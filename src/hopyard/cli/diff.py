@@ -13,6 +13,7 @@ from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, run_argument
 from hopyard.cli.run_text import fork_source_text, run_title
 from hopyard.cli.terminal import console
+from hopyard.client.run_commands import list_run_commands
 from hopyard.client.run_files import read_stored_file
 from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import format_value
@@ -105,7 +106,7 @@ def _changes(client: Client, run: api.RunOut) -> dict[str, str]:
     """Returns the parameters that users set while the run ran, with the step."""
     return {
         f"{name} at step {command['step']}": f"{format_value(before)} -> {format_value(after)}"
-        for command in client.get_run_commands(run["id"])["commands"]
+        for command in list_run_commands(client, run)
         for name, (before, after) in command["changes"].items()
     }
 

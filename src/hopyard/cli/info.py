@@ -21,6 +21,7 @@ from hopyard.cli.run_text import (
 from hopyard.cli.status_line import progress_text
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.console import format_bytes, format_duration, format_number, paint, paint_phase
+from hopyard.client.run_commands import list_run_commands
 from hopyard.client.run_files import describe_stored_files
 from hopyard.client.run_lookup import get_run
 from hopyard.client.system_usage import describe_system_usage
@@ -313,7 +314,7 @@ def _pending_command_lines(client: Client, run: api.RunOut) -> list[str]:
         f"{format_clock(command['created_at'])}  {command['kind']} by {command['user']} "
         + "".join(f"{name}={format_value(value)} " for name, value in command["arguments"].items())
         + "waits for a safe point"
-        for command in client.get_run_commands(run["id"])["commands"]
+        for command in list_run_commands(client, run)
         if command["state"] == "pending"
     ]
 

@@ -28,6 +28,7 @@ from hopyard.cli.terminal.chart import (
     draw_chart,
     moving_average,
 )
+from hopyard.client.run_commands import list_run_commands
 from hopyard.client.run_lookup import get_run
 from hopyard.client.system_usage import SYSTEM_PREFIX, load_system_series
 from hopyard.config.key_values import format_value
@@ -276,7 +277,7 @@ def change_marks(client: Client, runs: Sequence[api.RunOut]) -> list[tuple[float
             ),
         )
         for run in runs
-        for command in client.get_run_commands(run["id"])["commands"]
+        for command in list_run_commands(client, run)
         if command["step"] is not None and command["changes"]
     ]
 

@@ -23,6 +23,7 @@ from hopyard.cli.options import (
     where_option,
 )
 from hopyard.cli.terminal import console
+from hopyard.client.run_commands import list_run_commands
 from hopyard.client.run_lookup import get_run, wait_until_stopped
 from hopyard.errors import SpecError
 
@@ -97,7 +98,7 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
 def _is_paused(client: Client, run: api.RunOut) -> bool:
     """Returns whether the run is paused, will be at its next safe point, or is held in the queue."""
     if run["phase"] in ("starting", "running"):
-        commands = client.get_run_commands(run["id"])["commands"]
+        commands = list_run_commands(client, run)
         return any(each["kind"] == "pause" and each["state"] == "pending" for each in commands)
     return run["phase"] == "paused" or (run["phase"] == "queued" and run["held_by"] is not None)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from hopyard.domain.command import MAX_ANSWER, CommandResult, CommandState, ParamChange
+from hopyard.domain.command import MAX_ANSWER, MAX_COMMANDS, CommandResult, CommandState, ParamChange
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.metric_extremes import Extremes, merge_extremes
 from hopyard.domain.param_format import unread_sentence
@@ -141,6 +141,7 @@ class LiveRun:
         state, text = event.get("state"), event.get("answer")
         if (
             number is None
+            or not 1 <= number <= MAX_COMMANDS
             or step is None
             or seconds is None
             or not 0 <= seconds < _MAX_TIMESTAMP
