@@ -386,8 +386,9 @@ class StreamShipper:
             "status": status_body(status),
             "segments": heads,
             "final": final,
-            "commands": self._commands.newest,
         }
+        if newest := self._commands.newest:  # an older server, which has no commands, would refuse the field
+            head["commands"] = newest
         body = b"".join((json.dumps(head).encode(), b"\n", *parts))
         client = self._server.client
         with client.open("POST", self._path, body=body, timeout_s=_REQUEST_TIMEOUT_S) as response:
