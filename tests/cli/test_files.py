@@ -129,3 +129,10 @@ def test_files_of_replicas_with_private_folders_are_all_kept(shell: Shell) -> No
     assert shell.hop("files", name, "a%0Ab", "-o", "-").out == b"odd"
     assert shell.hop("files", name, "-o", "all").code == 0
     assert [(shell.folder / f"all/{rank}/link").read_text() for rank in (0, 1)] == ["of 0", "of 1"]
+
+
+def test_numbered_folder_of_a_single_replica_is_no_rank(shell: Shell) -> None:
+    shell.write("step.py", "import os\nos.mkdir('100')\nopen('100/model.pt', 'w').write('m')\n")
+    name = shell.hop("run", "--json", "--private-folders", "step.py").json["name"]
+    stored = shell.hop("files", name, "--json").json
+    assert [(file["rank"], file["path"]) for file in stored] == [(0, "100/model.pt")]

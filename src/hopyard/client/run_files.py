@@ -101,6 +101,8 @@ def _artifact_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
 
 def _has_rank_folders(run: api.RunOut) -> bool:
     spec = run["spec"]
+    if sum(role.get("replicas", 1) for role in spec["roles"]) < 2:
+        return False  # a folder of it may be a number as well
     return bool(spec.get("study")) or any(role.get("private_folders") for role in spec["roles"])
 
 
