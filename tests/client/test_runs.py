@@ -152,5 +152,5 @@ def test_gang_file_in_another_folder_is_submitted(code: Path) -> None:
 def test_files_that_cannot_be_listed_are_not_described(code: Path) -> None:
     """A damaged artifact must not hide how the run ended."""
     client = connect()
-    damaged: Any = {"artifact": "0" * 64}
+    damaged: Any = {"artifact": "0" * 64, "spec": {"roles": [{"replicas": 1}]}}
     assert describe_stored_files(client, damaged) == ""
