@@ -77,7 +77,7 @@ def test_flood_of_connections_leaves_free_descriptors(tmp_path: Path) -> None:
     with ExitStack() as flood:
         flood.callback(server.wait)
         flood.callback(server.terminate)
-        wait_within(60, home.socket_file.exists)
+        wait_within(60, lambda: home.socket_file.exists() and "url" in (home.read_server() or {}))
         url = (home.read_server() or {})["url"]
         client = home_client(home, home.read_token() or "", url=url)
         assert client.wait_ready(timeout_s=30)

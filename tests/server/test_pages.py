@@ -30,6 +30,7 @@ BOUNDED = {
     "/datasets/{name}/board",
     "/nodes/{node}",
     "/runs/{id}/system",
+    "/runs/{id}/commands",  # MAX_COMMANDS
 }
 
 

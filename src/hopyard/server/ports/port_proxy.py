@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from html import escape as escape_html
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -60,7 +60,7 @@ class PortProxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = find_header(scope["headers"], b"host").decode("latin-1")
         address, _ = split_port_host(host)
-        raw_path, prefix = scope["raw_path"].decode("ascii"), ""
+        raw_path, prefix = _raw_path(scope).decode("latin-1"), ""
         if address is None:
             found = split_port_path(raw_path) if raw_path.startswith(PATH_PREFIX) else None
             if found is None:
@@ -219,6 +219,11 @@ def _requested_upgrade(headers: Headers) -> bytes:
     return protocol.lower() if b"upgrade" in [word.strip() for word in words] else b""
 
 
+def _raw_path(scope: Scope) -> bytes:
+    """Returns the path as sent. It is optional in ASGI."""
+    return scope.get("raw_path") or quote(scope["path"]).encode()
+
+
 def _scheme(scope: Scope) -> str:
     """Returns `https` behind a proxy that ends TLS."""
     return "https" if find_header(scope["headers"], b"x-forwarded-proto") == b"https" else "http"
@@ -229,7 +234,7 @@ def _origin(scope: Scope) -> str:
 
 
 def _head(scope: Scope, public: PublicAddress, upgrade: bytes) -> bytes:
-    path: bytes = scope["raw_path"][len(public.prefix) :]
+    path = _raw_path(scope)[len(public.prefix) :]
     query = b"?" + scope["query_string"] if scope["query_string"] else b""
     chunked = find_header(scope["headers"], b"transfer-encoding").lower().endswith(b"chunked")
     return request_head(
