@@ -151,7 +151,7 @@ def test_points_that_a_dead_replica_had_not_read_are_added_once(folder: ReplicaD
     assert sorted(points(folder)) == sorted(before)
     position = (folder.root / EVENT_POSITIONS).read_bytes()
 
-    # points whose position the replica does not write any more, and points that it does not read
+    # points after the last position that the replica writes, and points that it does not read
     unstated = Summary.Value(tag="tensor", tensor=TensorProto(dtype=1, float_val=[8.0]))
     with runs["train"].open("ab") as file:
         file.write(event("a", math.nan, 1) + event("a", 2.0, 1) + event("a", 2.0, 1))

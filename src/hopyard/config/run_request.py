@@ -246,7 +246,7 @@ def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _node_fields(nodes: int, sizes: Mapping[str, Any], topology: str | None) -> dict[str, Any]:
-    """Returns the fields of a role whose replicas are spread over this many nodes, equally many on each; by
+    """Returns the fields of a role with replicas spread over this many nodes, equally many on each; by
     default one. sizes: the other fields. Raises SpecError."""
     resource_requests.check_replicas(nodes, what="--nodes")
     if topology is not None:

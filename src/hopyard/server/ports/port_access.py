@@ -1,4 +1,5 @@
-"""Who may open a port of a run: the run's user and the owner of the server, as a right to execute code.
+"""The right to open a port of a run. The run's user and the owner of the server have it, as a right to
+execute code.
 
 A program sends its token. A browser gets a link that works once, within a minute. The link sets a cookie for
 the host name of this one port. The cookie is signed, names a token of the user, and is checked with that
