@@ -40,10 +40,10 @@ help:  ## what there is
 demo: $(DONE)/demo $(DONE)/torch  ## install, then train on MNIST through Hopyard and show what came of it
 	@scripts/demo.sh $(VENV)
 
-test: $(DONE)/test $(DONE)/torch  ## the whole test suite (PYTEST_ARGS="-k name" for a part)
+test: $(DONE)/test $(DONE)/frameworks  ## the whole test suite (PYTEST_ARGS="-k name" for a part)
 	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS)
 
-explore: $(DONE)/test $(DONE)/torch  ## the laws with random seeds and growing sizes (EXPLORE_ARGS="--minutes 60 tests/scheduler")
+explore: $(DONE)/test $(DONE)/frameworks  ## the laws with random seeds and growing sizes (EXPLORE_ARGS="--minutes 60 tests/scheduler")
 	$(BIN)/python scripts/explore.py $(EXPLORE_ARGS)
 
 lint: $(DONE)/test  ## ruff: rules and format
@@ -68,7 +68,8 @@ wheel: $(DONE)/test  ## build dist/hopyard-*.whl
 
 constraints: $(DONE)/venv  ## resolve the pinned versions anew (with hashes, without addresses)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
-	  --extra demo --extra docs --extra plot --extra postgres --extra test pyproject.toml --output-file $(PINS)
+	  --override requirements/overrides.txt --extra demo --extra docs --extra frameworks --extra plot --extra postgres --extra test pyproject.toml \
+	  --output-file $(PINS)
 
 clean:  ## remove what the above made, but not your runs
 	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -90,6 +91,10 @@ $(DONE)/demo: pyproject.toml $(PINS) | $(DONE)/venv
 $(DONE)/test: pyproject.toml $(PINS) | $(DONE)/venv
 	@$(INSTALL) --compile-bytecode --editable '.[demo,postgres,test]'
 	@$(BIN)/python -m compileall -q src
+	@touch $@
+
+$(DONE)/frameworks: pyproject.toml $(PINS) | $(DONE)/torch $(DONE)/test
+	@$(INSTALL) --editable '.[frameworks]'
 	@touch $@
 
 $(DONE)/docs: pyproject.toml $(PINS) | $(DONE)/venv
