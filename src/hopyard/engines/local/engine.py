@@ -23,27 +23,25 @@ from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, 
 from hopyard.domain.cluster import Node, Observation
 from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
-from hopyard.domain.launch import Launch, ReplicaLaunch
+from hopyard.domain.launch import Launch
 from hopyard.domain.replica import (
     NodeContext,
-    ReplicaSpec,
     ReplicaState,
     StopOrder,
     exit_after_replica_death,
     stop_order_for_peers,
 )
-from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import replica_variables
 from hopyard.engines.local.attempt_share import AttemptShare, earlier_port, read_shares, used_ports
 from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
-from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
-from hopyard.engines.local.node_ranks import NodeRank, node_ranks
+from hopyard.engines.local.node_ranks import node_ranks
 from hopyard.engines.local.port_connections import PortConnector, PortStream
-from hopyard.engines.local.ports import assign_ports, choose_port, replica_address
+from hopyard.engines.local.ports import choose_port
 from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
+from hopyard.engines.local.replica_specs import ReplicaSpecs
 from hopyard.engines.local.spawner import SpawnerClient
 from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
 from hopyard.private_files import remove_tree
@@ -119,10 +117,6 @@ class LocalEngine:
         self._free_disk_space = free_disk_space
         found, self._nvml = find_nodes(nodes, engine=name)
         self._nodes = {node.id: node for node in found}
-        self._processes = nodes[0].processes if nodes else 0
-        self._cgroups = find_cgroups() if use_cgroups else {}
-        # the homes of a machine share one folder of cgroups
-        self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()
         self._health = NodeHealth(
             checks or HealthChecks(),
             home.root,
@@ -133,13 +127,27 @@ class LocalEngine:
         self._spawner = SpawnerClient(
             spawner_command, env=replica_variables(os.environ, pass_environment), umask=umask
         )
-        self._pass_environment, self._max_output_bytes, self._max_metrics_bytes = (
-            tuple(pass_environment),
-            max_output_bytes,
-            max_metrics_bytes,
+        self._specs = ReplicaSpecs(
+            attempts=home.attempts,
+            # the homes of a machine share one folder of cgroups
+            tag=hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest(),
+            cgroups=find_cgroups() if use_cgroups else {},
+            defaults=NodeContext(
+                id="",
+                home=str(home.root),
+                server_file=str(home.server_file),
+                master_port=0,
+                grace_s=grace.total_seconds(),
+                nvml=self._nvml,
+                pass_environment=tuple(pass_environment),
+                max_output_bytes=max_output_bytes,
+                max_metrics_bytes=max_metrics_bytes,
+                max_media_bytes=max_media_bytes,
+                processes=nodes[0].processes if nodes else 0,
+                namespaces=namespaces,
+            ),
         )
-        self._max_media_bytes = max_media_bytes
-        self._adopts_replicas, self._namespaces = adopt_replicas, namespaces
+        self._adopts_replicas = adopt_replicas
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, AttemptShare] | None = None
         # one launch at a time: each is short, and the spawner is single-threaded
@@ -230,78 +238,11 @@ class LocalEngine:
             ranks = node_ranks([*assignments.values()])
             for folder, replica in to_start:
                 assignment, rank = assignments[replica.rank], ranks[replica.rank]
-                folder.write_spec(self._replica_spec(launch, replica, assignment, rank, share))
+                gpus = self._nodes[assignment.node].gpus
+                spec = self._specs.build(launch, replica, assignment, rank, gpus, share, self._shares)
+                folder.write_spec(replace(spec, launch=replace(replica, server_url=self._server_url())))
             await self._spawner.spawn([folder.root for folder, _ in to_start])
         self._launched.add(launch.attempt)
-
-    def _replica_spec(
-        self,
-        launch: Launch,
-        replica: ReplicaLaunch,
-        assignment: Assignment,
-        rank: NodeRank,
-        share: AttemptShare,
-    ) -> ReplicaSpec:
-        cores: tuple[int, ...] | None = None
-        # with a quota the kernel chooses the cores; without one, binding to cores is the limit
-        if replica.resources.cpu_limited and "cpu" not in self._cgroups:
-            assert self._shares is not None
-            used_cores = [core for other in self._shares.values() for core in other.cores]
-            cores = choose_cores(replica.resources.cpu_milli, used_cores)
-            share.cores.extend(cores or ())
-        ports = assign_ports(replica.ports.values(), used_ports(self._shares or {})) if replica.ports else {}
-        share.ports.update(ports.values())
-        return ReplicaSpec(
-            replace(replica, server_url=self._server_url()),
-            NodeContext(
-                id=assignment.node,
-                home=str(self._home.root),
-                server_file=str(self._home.server_file),
-                master_port=share.port,
-                gang_folder=str(self._home.attempts / launch.attempt),
-                gpus=assignment.gpus,
-                gpu_milli=assignment.gpu_milli,
-                gpu_memory_bytes=self._gpu_memory_limit(replica, assignment),
-                cpus=cores,
-                cgroups={
-                    name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}")
-                    for name, parent in self._cgroups.items()
-                },
-                node_rank=rank.node_rank,
-                local_rank=rank.local_rank,
-                local_world_size=rank.local_world_size,
-                machine_rank=replica.rank,
-                machine_world_size=len(launch.replicas),
-                grace_s=self._grace.total_seconds(),
-                nvml=self._nvml,
-                pass_environment=self._pass_environment,
-                max_output_bytes=min(
-                    filter(None, (self._max_output_bytes, replica.max_output_bytes)), default=0
-                ),
-                max_metrics_bytes=min(
-                    filter(None, (self._max_metrics_bytes, replica.max_metrics_bytes)), default=0
-                ),
-                max_media_bytes=self._max_media_bytes,
-                processes=self._processes,
-                namespaces=self._namespaces,
-                hosts={r.host_name: replica_address(share.port, r.rank) for r in launch.replicas},
-                ports=ports,
-            ),
-        )
-
-    def _gpu_memory_limit(self, replica: ReplicaLaunch, assignment: Assignment) -> int:
-        """Returns how much memory a replica may use on the GPU that it shares; 0 if it has whole GPUs or the
-        memory is unknown."""
-        if not replica.resources.is_gpu_share:
-            return 0
-        return replica.resources.gpu_memory_bytes or min(
-            (
-                gpu.memory_bytes * assignment.gpu_milli // WHOLE_GPU
-                for gpu in self._nodes[assignment.node].gpus
-                if gpu.index in assignment.gpus
-            ),
-            default=0,
-        )
 
     async def _undo_launch(self, attempt: AttemptId) -> None:
         """Removes a failed launch: kills its replicas (and the kernel kills their children), then removes its
