@@ -238,11 +238,14 @@ def test_other_users_cannot_open_a_port(serving_shell: Shell, client: Client, ru
     bob = serving_shell.hop("user", "add", "bob").text.split()[-1]
     response = _request(client, path, headers=_bearer(bob))
     assert (response.status, json.loads(response.read())["error"]["code"]) == (403, "forbidden")
+    for port in (1, 2, 3):  # ports that the run does not have
+        assert _request(client, path.replace("web", str(port)), headers=_bearer(bob)).status == 403
     reader = serving_shell.hop("token", "create", "reader", "--scope", "read").text.split()[-1]
     assert _request(client, path, headers=_bearer(reader)).status == 403
     records = serving_shell.hop("audit", "--action", "run.open_port", "--json").json
     outcomes = {(record["user"] == "bob", record["outcome"]) for record in records}
     assert outcomes == {(True, "refused"), (False, "refused"), (False, "done")}
+    assert [record["user"] for record in records].count("bob") == 1
 
 
 def test_forwarded_port_serves_many_connections(serving_shell: Shell, client: Client, run: str) -> None:

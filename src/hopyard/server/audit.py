@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -20,7 +19,7 @@ from hopyard.errors import HopyardError, NotFound, ServerUnavailable
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.server.authentication import Caller
-from hopyard.server.rates import TokenBucket
+from hopyard.server.rates import RefusalRates
 from hopyard.server.responses import log
 from hopyard.server.schemas.runs import RunOut
 
@@ -89,10 +88,6 @@ _NAME_ONLY_FIELDS = frozenset(
 )  # mappings of which only the names are recorded
 _FLAG_ONLY_FIELDS = frozenset({"note"})  # texts of which only the presence or the removal is recorded
 _NESTED_FIELDS = frozenset({"spec", "tree", "changes"})
-_MAX_REFUSALS_PER_S, _REFUSAL_BURST = 0.5, 50.0  # recorded refusals of one user
-# recorded refusals without a valid token: replicas of a copied home, for example, send them forever
-_UNAUTHENTICATED_PER_S = 1 / 60
-_MAX_BUCKETS = 1024
 
 
 class Auditor:
@@ -101,7 +96,7 @@ class Auditor:
 
     def __init__(self, store: AuditStore, runs: RunStore, *, now: Callable[[], datetime]) -> None:
         self._store, self._runs, self._now = store, runs, now
-        self._refusal_buckets: dict[str, TokenBucket] = {}
+        self._refusals = RefusalRates()
         self._write_tasks: set[asyncio.Task[None]] = set()
 
     async def resolve_target(self, path: Mapping[str, str]) -> tuple[str, str]:
@@ -190,15 +185,7 @@ class Auditor:
     ) -> None:
         """Records a refused request. The rate of these records is limited, so that strangers cannot fill the
         database."""
-        bucket = self._refusal_buckets.get(caller.user)
-        now = time.monotonic()
-        if bucket is None:
-            if len(self._refusal_buckets) >= _MAX_BUCKETS:
-                self._refusal_buckets.clear()
-            bucket = self._refusal_buckets[caller.user] = TokenBucket(
-                _MAX_REFUSALS_PER_S if caller.user else _UNAUTHENTICATED_PER_S, _REFUSAL_BURST, now
-            )
-        if bucket.take_or_wait_s(1, now):
+        if not self._refusals.take(caller.user):
             return
         target = (
             (await self.resolve_target(path))

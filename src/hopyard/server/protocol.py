@@ -23,7 +23,7 @@ from hopyard.server.audit import PEER_SCOPE_KEY
 from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY
 from hopyard.server.connections import RETRY_AFTER_S, Connections, PeerConnections, PeerIdentifier, unix_peer
 from hopyard.server.ports.port_address import PATH_PREFIX, split_port_host
-from hopyard.server.ports.tunnel import TUNNEL_KEY
+from hopyard.server.ports.tunnel import STREAM_KEY, TUNNEL_KEY
 from hopyard.server.responses import JSON, encode_error, simple_error_response
 
 MAX_URL_BYTES = 65_535  # the limit of httptools; long lists of cursors come close
@@ -198,8 +198,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _streams_to_port(self) -> bool:
-        """Whether a port of a run may still get the body. Without rights, a client has its response."""
-        return self._passes_to_port and not self.cycle.response_complete
+        """Whether a port of a run gets the body. Before the rights of the client are known, the body has the
+        limits of any other."""
+        cycle = self.cycle
+        return STREAM_KEY in cycle.scope["state"] and not cycle.response_complete
 
     def abort_slow_reader(self) -> None:
         """Aborts the connection, because the client reads the response too slowly."""
@@ -260,10 +262,10 @@ class LimitedProtocol(HttpToolsProtocol):
         elif self._in_body and not idle and self._pipelined == heads:
             content_bytes = self._chunk_bytes - body_bytes
             self._framing_bytes += len(data) - content_bytes
-            if self._passes_to_port and content_bytes:
+            if self._streams_to_port and content_bytes:
                 self._framing_bytes = 0  # a stream may consist of small chunks
             # the parser may buffer it, and copy it repeatedly
-            if self._framing_bytes > MAX_HEADER_BYTES + (0 if self._passes_to_port else self._chunk_bytes):
+            if self._framing_bytes > MAX_HEADER_BYTES + (0 if self._streams_to_port else self._chunk_bytes):
                 self._refuse(
                     431,
                     "usage",

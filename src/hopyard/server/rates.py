@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -11,6 +12,9 @@ from hopyard.errors import TooManyRequests
 RateKind = Literal["requests", "submissions", "upload_bytes"]
 _BURST_S = 5.0  # a burst of so many seconds of the rate is allowed
 _MAX_BUCKETS = 4096
+_MAX_REFUSALS_PER_S, _REFUSAL_BURST = 0.5, 50.0  # recorded refusals of one user
+# recorded refusals without a valid token: replicas of a copied home, for example, send them forever
+_UNAUTHENTICATED_PER_S = 1 / 60
 _LABELS: dict[RateKind, str] = {
     "requests": "requests",
     "submissions": "submissions",
@@ -43,6 +47,24 @@ class TokenBucket:
             self._level -= amount
             return 0.0
         return (1 - self._level) / self._rate
+
+
+class RefusalRates:
+    """The rates of recorded refusals, which are limited so that strangers cannot fill the database."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def take(self, user: str) -> bool:
+        """Returns whether one more refusal of this user is recorded. user: "" without a valid token."""
+        now = time.monotonic()
+        bucket = self._buckets.get(user)
+        if bucket is None:
+            if len(self._buckets) >= _MAX_BUCKETS:
+                self._buckets.clear()
+            rate = _MAX_REFUSALS_PER_S if user else _UNAUTHENTICATED_PER_S
+            bucket = self._buckets[user] = TokenBucket(rate, _REFUSAL_BURST, now)
+        return not bucket.take_or_wait_s(1, now)
 
 
 class UserRateLimits:

@@ -10,7 +10,7 @@ from hopyard.domain.resources import Gpu
 from hopyard.engines.local.cgroups import find_cgroups
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_memory_bytes, find_node, find_nodes
-from hopyard.engines.local.ports import choose_port
+from hopyard.engines.local.ports import PortClaims, choose_port
 
 
 def test_node_resources_are_detected() -> None:
@@ -56,6 +56,21 @@ def test_ports_are_free_and_outside_the_ephemeral_range() -> None:
         busy.listen()
         assert choose_port(()) != first
     assert choose_port({first}) != first
+
+
+def test_engines_of_one_machine_claim_different_ports() -> None:
+    first, second, number = PortClaims(), PortClaims(), choose_port(())
+    try:
+        assert first.assign([number]) == {number: number}
+        (other,) = second.assign([number]).values()
+        assert other not in (number, first.choose())
+        first.keep_only([])
+        second.keep_only([other])
+        assert first.assign([other])[other] != other
+        assert second.assign([number]) == {number: number}
+    finally:
+        first.close()
+        second.close()
 
 
 def test_only_writable_cgroups_are_used() -> None:

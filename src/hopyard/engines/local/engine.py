@@ -39,7 +39,7 @@ from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
 from hopyard.engines.local.node_ranks import node_ranks
 from hopyard.engines.local.port_connections import PortConnector, PortStream
-from hopyard.engines.local.ports import choose_port
+from hopyard.engines.local.ports import PortClaims
 from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
 from hopyard.engines.local.replica_specs import ReplicaSpecs
 from hopyard.engines.local.spawner import SpawnerClient
@@ -127,11 +127,13 @@ class LocalEngine:
         self._spawner = SpawnerClient(
             spawner_command, env=replica_variables(os.environ, pass_environment), umask=umask
         )
+        self._port_claims = PortClaims()
         self._specs = ReplicaSpecs(
             attempts=home.attempts,
             # the homes of a machine share one folder of cgroups
             tag=hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest(),
             cgroups=find_cgroups() if use_cgroups else {},
+            port_claims=self._port_claims,
             defaults=NodeContext(
                 id="",
                 home=str(home.root),
@@ -182,11 +184,14 @@ class LocalEngine:
         """Starts the spawner in advance, so that the first launch is as fast as the others. Raises
         LaunchFailed."""
         await self._spawner.start()
+        async with self._lock:
+            await self._read_shares()
 
     async def close(self) -> None:
         """Ends the spawner and finishes removals. Running attempts continue."""
         if self._stopping_tasks:
             await asyncio.gather(*self._stopping_tasks.values(), return_exceptions=True)
+        self._port_claims.close()
         await self._spawner.close()
 
     # -- launch ----------------------------------------------------------------------------------------------
@@ -224,25 +229,31 @@ class LocalEngine:
 
     async def _launch(self, launch: Launch, assignments: Mapping[int, Assignment]) -> None:
         folders = [ReplicaFolder(self._home.attempts / launch.attempt / str(r.rank)) for r in launch.replicas]
-        if self._shares is None:
-            self._shares = await asyncio.to_thread(read_shares, self._attempt_folders())
+        shares = await self._read_shares()
         to_start = [
             (folder, replica)
             for folder, replica in zip(folders, launch.replicas, strict=True)
             if folder.read_state() is None and not folder.is_alive()
         ]
         if to_start:
-            share = self._shares.setdefault(launch.attempt, AttemptShare())
-            share.port = share.port or earlier_port(folders) or choose_port(used_ports(self._shares or {}))
+            share = shares.setdefault(launch.attempt, AttemptShare())
+            share.port = share.port or earlier_port(folders) or self._port_claims.choose()
             share.ports.add(share.port)
             ranks = node_ranks([*assignments.values()])
             for folder, replica in to_start:
                 assignment, rank = assignments[replica.rank], ranks[replica.rank]
                 gpus = self._nodes[assignment.node].gpus
-                spec = self._specs.build(launch, replica, assignment, rank, gpus, share, self._shares)
+                spec = self._specs.build(launch, replica, assignment, rank, gpus, share, shares)
                 folder.write_spec(replace(spec, launch=replace(replica, server_url=self._server_url())))
             await self._spawner.spawn([folder.root for folder, _ in to_start])
         self._launched.add(launch.attempt)
+
+    async def _read_shares(self) -> dict[AttemptId, AttemptShare]:
+        """Returns the shares of all live attempts."""
+        if self._shares is None:
+            self._shares = await asyncio.to_thread(read_shares, self._attempt_folders())
+            self._port_claims.keep_only(used_ports(self._shares))
+        return self._shares
 
     async def _undo_launch(self, attempt: AttemptId) -> None:
         """Removes a failed launch: kills its replicas (and the kernel kills their children), then removes its
@@ -307,6 +318,7 @@ class LocalEngine:
             for status in statuses:
                 if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
                     self._shares.pop(status.attempt, None)
+            self._port_claims.keep_only(used_ports(self._shares))
         await self._adopt(dead)
         await self._retry_health_checks()
         problem = await asyncio.to_thread(self._health.current_problem)
@@ -495,6 +507,7 @@ class LocalEngine:
         self._overdue_at.pop(attempt, None)
         if self._shares is not None:
             self._shares.pop(attempt, None)
+            self._port_claims.keep_only(used_ports(self._shares))
         removed_folder = folder.with_name(f"{_REMOVED_PREFIX}{attempt}-{os.urandom(4).hex()}")
         try:
             # atomic: if this process is killed meanwhile, the folder is either complete or hidden

@@ -33,14 +33,56 @@ def choose_port(used: Collection[int]) -> int:
     raise LaunchFailed("no free port for the replicas")
 
 
-def assign_ports(numbers: Iterable[int], used: Collection[int]) -> dict[int, int]:
-    """Returns a free port that is not in `used` for each of these numbers: the same one where possible."""
-    ports: dict[int, int] = {}
-    for number in numbers:
-        taken = {*used, *ports.values()}
-        is_free = number not in taken and _is_port_free(number)
-        ports[number] = number if is_free else choose_port(taken)
-    return ports
+class PortClaims:
+    """The ports that this engine gave to its replicas. Engines of other homes on this machine give out none
+    of them, also before the scripts listen.
+
+    A claim is an abstract Unix socket with the number of the port in its name. The kernel has each name once
+    per network namespace, as the port itself, and removes the claims of an engine that ends.
+    """
+
+    def __init__(self) -> None:
+        self._claims: dict[int, socket.socket] = {}
+
+    def choose(self) -> int:
+        """Claims a free port and returns it. Raises LaunchFailed."""
+        taken: set[int] = set(self._claims)
+        while True:
+            port = choose_port(taken)
+            if self._claim(port):
+                return port
+            taken.add(port)
+
+    def assign(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Claims a free port for each of these numbers: the same one where possible. Raises LaunchFailed."""
+        return {
+            number: number if _is_port_free(number) and self._claim(number) else self.choose()
+            for number in numbers
+        }
+
+    def keep_only(self, ports: Collection[int]) -> None:
+        """Releases all other ports, and claims those of replicas of an earlier engine."""
+        for port in self._claims.keys() - set(ports):
+            self._claims.pop(port).close()
+        for port in ports:
+            self._claim(port)
+
+    def close(self) -> None:
+        """Releases all ports."""
+        self.keep_only(())
+
+    def _claim(self, port: int) -> bool:
+        """Returns False for a port that has a claim."""
+        if port in self._claims:
+            return False
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0hopyard-port-{port}")
+        except OSError:
+            claim.close()
+            return False
+        self._claims[port] = claim
+        return True
 
 
 def replica_address(port: int, rank: int) -> str:

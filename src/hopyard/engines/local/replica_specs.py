@@ -11,10 +11,10 @@ from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch, ReplicaLaunch
 from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU, Gpu
-from hopyard.engines.local.attempt_share import AttemptShare, used_ports
+from hopyard.engines.local.attempt_share import AttemptShare
 from hopyard.engines.local.cores import choose_cores
 from hopyard.engines.local.node_ranks import NodeRank
-from hopyard.engines.local.ports import assign_ports, replica_address
+from hopyard.engines.local.ports import PortClaims, replica_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,14 @@ class ReplicaSpecs:
     """Builds the specs of the replicas of one engine.
 
     attempts: the folder of all attempts. tag: of the home, in the names of cgroups. cgroups: the folder for
-    new groups by controller. defaults: the settings that all replicas of the engine have in common.
+    new groups by controller. port_claims: of the engine. defaults: the settings that all replicas of the
+    engine have in common.
     """
 
     attempts: Path
     tag: str
     cgroups: Mapping[str, Path]
+    port_claims: PortClaims
     defaults: NodeContext
 
     def build(
@@ -50,7 +52,7 @@ class ReplicaSpecs:
             used_cores = [core for other in shares.values() for core in other.cores]
             cores = choose_cores(replica.resources.cpu_milli, used_cores)
             share.cores.extend(cores or ())
-        ports = assign_ports(replica.ports.values(), used_ports(shares)) if replica.ports else {}
+        ports = self.port_claims.assign(replica.ports.values())
         share.ports.update(ports.values())
         node = replace(
             self.defaults,

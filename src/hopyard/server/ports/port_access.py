@@ -16,12 +16,13 @@ from datetime import datetime, timedelta
 
 from hopyard.domain.access import Scope, expand_scopes
 from hopyard.domain.audit import AuditRecord, Outcome
-from hopyard.domain.ids import AttemptId
+from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import Run
 from hopyard.domain.run_port import find_port
 from hopyard.errors import AuthError, Conflict, Forbidden, NotFound
 from hopyard.server.authentication import Caller
 from hopyard.server.ports.port_address import PortAddress
+from hopyard.server.rates import RefusalRates
 from hopyard.server.services import Services
 
 LINK_LIFETIME = timedelta(minutes=1)
@@ -29,6 +30,8 @@ COOKIE_LIFETIME = timedelta(hours=12)
 OPEN_ACTION = "run.open_port"
 _RECORD_INTERVAL = timedelta(hours=1)  # between two records of the same caller and port
 _MAX_ENTRIES = 4096
+# of an opened port: user, token, address; of a refusal: user, run
+_RecordKey = tuple[str, str, PortAddress] | tuple[str, RunId]
 _LINK_HINT = "get a new link: `hop port RUN {port} --print`"
 
 
@@ -49,7 +52,8 @@ class PortAccess:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._links: dict[str, tuple[PortAddress, Caller, datetime]] = {}
-        self._recorded_at: dict[tuple[str, str, PortAddress], datetime] = {}
+        self._recorded_at: dict[_RecordKey, datetime] = {}
+        self._refusals = RefusalRates()
 
     async def check(self, address: PortAddress, caller: Caller) -> OpenPort:
         """Returns the port. Raises Forbidden, NotFound, and Conflict for a run that does not run now."""
@@ -105,10 +109,11 @@ class PortAccess:
     async def record_refusal(
         self, address: PortAddress, caller: Caller, error: Forbidden, origin: str
     ) -> None:
-        """Records that the caller may not open the port, at most once an hour."""
-        now, key = self._services.now(), (caller.user, caller.token, address)
+        """Records that the caller may not open a port of this run, at most once an hour for all of its
+        ports, and at most at the rate of other refusals: callers could name any number of ports."""
+        now, key = self._services.now(), (caller.user, address.run)
         last = self._recorded_at.get(key)
-        if last is not None and now - last < _RECORD_INTERVAL:
+        if (last is not None and now - last < _RECORD_INTERVAL) or not self._refusals.take(caller.user):
             return
         self._note(key, now)
         run = await self._services.runs.get(address.run)
@@ -130,7 +135,7 @@ class PortAccess:
         """Notes that the audit log has a record of this caller and port."""
         self._note((port.caller.user, port.caller.token, port.address), self._services.now())
 
-    def _note(self, key: tuple[str, str, PortAddress], now: datetime) -> None:
+    def _note(self, key: _RecordKey, now: datetime) -> None:
         if len(self._recorded_at) >= _MAX_ENTRIES:
             self._recorded_at.clear()
         self._recorded_at[key] = now

@@ -34,7 +34,7 @@ from hopyard.server.ports.port_headers import (
     switch_head,
 )
 from hopyard.server.ports.port_upstream import PortUpstream
-from hopyard.server.ports.tunnel import TUNNEL_KEY, take_over_stream
+from hopyard.server.ports.tunnel import STREAM_KEY, TUNNEL_KEY, take_over_stream
 from hopyard.server.responses import error_response, log
 from hopyard.server.services import Services
 
@@ -128,6 +128,7 @@ class PortProxy:
         self, scope: Scope, receive: Receive, send: Send, address: PortAddress, prefix: str
     ) -> None:
         port = await self._authorize(scope, address, prefix)
+        scope["state"][STREAM_KEY] = True
         upgrade = _requested_upgrade(scope["headers"])
         async with self._connection(port) as (reader, writer):
             if upgrade == TCP_PROTOCOL:

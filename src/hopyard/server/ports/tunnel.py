@@ -10,6 +10,7 @@ from typing import Protocol
 from hopyard.api_client.tcp_relay import STREAM_BYTES
 
 TUNNEL_KEY = "tunnel"  # in the state of a request: the `ClientTunnel` of its connection
+STREAM_KEY = "streams"  # in the state of a request to a port, once the rights of its client are known
 
 
 class ClientTunnel(Protocol):
