@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from tests.cli.shell import CommandResult, Shell
+
+METRIC_LINE = ("--metric-line", "epoch {step} loss {loss}")
 
 
 def printed(result: CommandResult) -> tuple[Any, str]:
@@ -15,10 +18,12 @@ def printed(result: CommandResult) -> tuple[Any, str]:
     return json.loads(values), begin
 
 
-def check_attempts(shell: Shell, words: str, values: dict[str, Any]) -> CommandResult:
+def check_attempts(
+    shell: Shell, words: str, values: dict[str, Any], options: Sequence[str] = ()
+) -> CommandResult:
     """Runs the script until its process is killed, resumes it, and returns the result of the killed run."""
     shell.write("kill", str(shell.folder.parent / "killed"))
-    killed = shell.hop("run", *words.split())
+    killed = shell.hop("run", *options, *words.split())
     assert killed.code != 0 and "SIGKILL" in killed.stderr_text, killed.stderr_text
     assert printed(killed) == (values, "begins at 0")
     resumed = shell.hop("resume", "last")
@@ -37,3 +42,15 @@ def changed_params(shell: Shell, fork: CommandResult) -> dict[str, list[Any]]:
     assert (difference["code"], difference["packages"]) == ([], {}), difference
     params: dict[str, list[Any]] = difference["params"]
     return params
+
+
+def check_board(shell: Shell, dataset: str, rate: float, fork_rate: float) -> None:
+    """Checks the ranks of the fork, of the killed run and of the run that continues it."""
+    distance, fork_distance = round(abs(rate - 0.3), 3), round(abs(fork_rate - 0.3), 3)
+    for words, step in (("--last", 2), ("--best", 1)):
+        rows = shell.hop("board", dataset, "-m", "loss", "--json", words).json["rows"]
+        assert [(row["value"], row["step"], row["params"]["lr"]) for row in rows] == [
+            (round(fork_distance * step, 3), step, fork_rate),
+            (distance, 1, rate),  # killed in the second epoch
+            (round(distance * 2, 3), 2, rate),  # continued in the third one
+        ], rows

@@ -10,9 +10,13 @@ from pathlib import Path
 from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from tests.cli.conftest import shell_in
 from tests.cli.shell import Shell
+from tests.scripts.attempts import METRIC_LINE
 
 OWN = """
-import json, os, pathlib, sys, time
+import argparse, json, os, pathlib, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+lr = parser.parse_args().lr
 state = pathlib.Path("out/ckpt/state.json")
 state.parent.mkdir(parents=True, exist_ok=True)
 epoch = json.loads(state.read_text())["epoch"] + 1 if state.exists() else 0
@@ -28,8 +32,9 @@ while epoch < 6:
     scratch.write_text(json.dumps({"epoch": epoch}))
     scratch.rename(state)
     pathlib.Path(os.environ["HOPYARD_RUN_DIR"], "newest.txt").write_text(str(epoch))
+    print("epoch", epoch, "loss", lr * (9, 7, 5, 4, 1, 3)[epoch], flush=True)
     if epoch in (1, 3):
-        print("epoch", epoch, "pid", os.getpid(), flush=True)
+        print("waits in", epoch, "pid", os.getpid(), flush=True)
         time.sleep(600)
     epoch += 1
 print("done", flush=True)
@@ -60,8 +65,10 @@ def wait_for_phase(shell: Shell, run: str, phase: str) -> None:
 def test_own_checkpoints_survive_kill_and_resume(served_home: Path, tmp_path: Path) -> None:
     shell = shell_in(tmp_path / "own", served_home)
     shell.write("own.py", OWN)
-    run = shell.detach("own.py")
-    pid = int(wait_for_line(shell, run, "epoch 1").split()[-1])
+    shell.write("data/rows.txt", "rows")
+    assert shell.hop("dataset", "push", "own", "data").code == 0
+    run = shell.detach("-d", "own", *METRIC_LINE, "-p", "lr=0.5", "own.py")
+    pid = int(wait_for_line(shell, run, "waits in 1").split()[-1])
     os.kill(pid, signal.SIGKILL)
     wait_for_phase(shell, run, "failed")
     assert shell.hop("info", "--json", run).json["run_folder_bytes"] > 0
@@ -77,19 +84,29 @@ def test_own_checkpoints_survive_kill_and_resume(served_home: Path, tmp_path: Pa
     isolated = detect_isolation_mode() is not IsolationMode.MODES
     wait_for_line(shell, second, f"path exists: {isolated}")
     wait_for_line(shell, second, f"same path: {isolated}")
-    wait_for_line(shell, second, "epoch 3")
+    wait_for_line(shell, second, "waits in 3")
     assert shell.hop("stop", second).code == 0
     third = shell.hop("resume", second)  # waits until it has stopped
     assert third.code == 0 and "begins at 4" in third.text, third.stderr_text
     wait_for_phase(shell, second, "cancelled")
-    forked = shell.hop("fork", second, "--files")
+    forked = shell.hop("fork", second, "-n", "forked", "--files", "-p", "lr=0.25")
     assert forked.code == 0, forked.stderr_text
     assert forked.text.splitlines() == [
         f"path exists: {isolated}",
         f"same path: {isolated}",
         "begins at 4",
+        "epoch 4 loss 0.25",
+        "epoch 5 loss 0.75",
         "done",
     ]
+    difference = shell.hop("diff", "second", "forked", "--json").json
+    assert (difference["params"], difference["code"]) == ({"lr": [0.5, 0.25]}, [])
+    for words, values in (
+        ("--last", [(0.75, 5, 0.25), (1.5, 5, 0.5), (2, 3, 0.5), (3.5, 1, 0.5)]),
+        ("--best", [(0.25, 4, 0.25), (0.5, 4, 0.5), (2, 3, 0.5), (3.5, 1, 0.5)]),
+    ):
+        rows = shell.hop("board", "own", "-m", "loss", "--json", words).json["rows"]
+        assert [(row["value"], row["step"], row["params"]["lr"]) for row in rows] == values
     assert shell.hop("files", "last", "--run-dir", "newest.txt", "-o", "-").text == "5"
     assert shell.hop("pull", "last", "got").code == 0
     assert (shell.folder / "got/run-dir/newest.txt").read_text() == "5"

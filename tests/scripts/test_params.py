@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import Shell
-from tests.scripts.attempts import changed_params, check_attempts, printed
+from tests.scripts.attempts import METRIC_LINE, changed_params, check_attempts, check_board, printed
 
 MODEL = {"batch_size": 64, "layers": [1], "lr": 0.1, "no_cuda": False}
 # the words of `hop run`, the values that the script prints, and the form that the submission states
@@ -39,19 +39,27 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"lr": 0.5, "model": {"dim": 16}},
         "values of the file (config.json)",
     ),
+    (
+        "-p lr=0.5 -p layers=2,3 -p batch-size=8 -p shuffle=false hf_train.py",
+        {"amp": False, "batch_size": 8, "layers": [2, 3], "lr": 0.5, "name": None, "shuffle": False},
+        "arguments (HfArgumentParser in hf_train.py)",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("words", "values", "form"), CASES, ids=range(len(CASES)))
-def test_each_attempt_gets_the_params_and_a_fork_changes_them(
-    scripts: Shell, words: str, values: dict[str, Any], form: str
-) -> None:
-    first = check_attempts(scripts, words, values)
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_each_attempt_gets_the_params_and_a_fork_changes_them(scripts: Shell, case: int) -> None:
+    words, values, form = CASES[case]
+    scripts.write("data/rows.txt", words)
+    dataset = f"params-{case}"
+    assert scripts.hop("dataset", "push", dataset, "data").code == 0
+    first = check_attempts(scripts, words, values, ("-d", dataset, *METRIC_LINE))
     assert form in first.stderr_text
     fork = scripts.hop("fork", "last", "-p", "lr=0.25")
     assert fork.code == 0, fork.stderr_text
     assert printed(fork) == ({**values, "lr": 0.25}, "begins at 0")
     assert changed_params(scripts, fork) == {"lr": [0.5, 0.25]}
+    check_board(scripts, dataset, 0.5, 0.25)
 
 
 def test_command_shows_what_runs_and_new_arguments_replace_the_old(scripts: Shell) -> None:

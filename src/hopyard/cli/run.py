@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hopyard.cli.errors import unknown_option_hint
 from hopyard.cli.options import (
     REQUIREMENTS_PATH,
     checkpoints_option,
@@ -35,65 +33,15 @@ from hopyard.cli.options import (
     topology_option,
     where_option,
 )
+from hopyard.cli.script_command import ScriptCommand, module_option, with_module
 from hopyard.cli.terminal.console import print_json, print_message
 from hopyard.client.build_run import build_request, check_code_folder, find_interpreter, target_folder
-from hopyard.errors import UsageError
 
 if TYPE_CHECKING:
     from hopyard.config.run_request import RunRequest
 
-_MODULE_OPTION = re.compile(r"-m[\w.]*|--module(?:=.*)?")
 
-
-class RunCommand(click.Command):
-    """Adds a hint to the error for an unknown option that may belong to the script."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = list(args)
-        if not ctx.resilient_parsing:
-            self._check_module(words[: words.index("--")] if "--" in words else words)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as unknown:
-            at = next((i for i, word in enumerate(words) if word.startswith(unknown.option_name)), len(words))
-            if "--" in words:
-                raise
-            hints = [meant] if (meant := unknown_option_hint(unknown.option_name, self)) else []
-            if self._has_target(words[:at]):
-                hints.append(_dashed_option_hint(words, at))
-            elif not meant:
-                hints.append(f"put options of the script after `--`: hop run SCRIPT -- {unknown.option_name}")
-            raise UsageError(
-                f"no option {unknown.option_name}", hints=(*hints, "`hop run --help` lists the options")
-            ) from unknown
-
-    def _check_module(self, words: list[str]) -> None:
-        """Raises UsageError for a module behind a command, which has its own option of this name."""
-        options = (i for i, word in enumerate(words) if _MODULE_OPTION.fullmatch(word))
-        at = next(options, len(words))
-        if at < len(words) and self._has_target(words[:at]):
-            raise UsageError(
-                f"{words[at]} after a script or command is no option of `hop run`",
-                hints=(_dashed_option_hint(words, at),),
-            )
-
-    def _has_target(self, words: list[str]) -> bool:
-        """Whether the words contain a script or command: options after it may belong to it."""
-        given = self.make_context("run", words, resilient_parsing=True).params
-        return bool(given.get("what") or given.get("module"))
-
-
-def _dashed_option_hint(arguments: list[str], index: int) -> str:
-    """Returns the hint with the corrected command line: options of the script or command go after `--`."""
-    import shlex
-
-    return (
-        "put options of the script after `--`: hop run "
-        f"{shlex.join([*arguments[:index], '--', *arguments[index:]])}"
-    )
-
-
-@click.command("run", cls=RunCommand)
+@click.command("run", cls=ScriptCommand)
 @click.argument(
     "what",
     required=False,
@@ -101,9 +49,7 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
     shell_complete=lambda _c, _p, _i: [click.shell_completion.CompletionItem("", type="file")],
 )
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
-@click.option(
-    "-m", "--module", metavar="MODULE", help="A module in place of a script, as `python -m` runs it."
-)
+@module_option
 @click.option(
     "-d",
     "--dataset",
@@ -225,8 +171,7 @@ def run(
 
         print_json(run_file_schema())
         return 0
-    if module is not None:  # all other words are its arguments
-        what, arguments = "python", ("-u", "-m", module, *([] if what is None else [what]), *arguments)
+    what, arguments = with_module(module, what, arguments)
     if what is None:
         context = click.get_current_context()
         raise click.MissingParameter(ctx=context, param=context.command.params[0])

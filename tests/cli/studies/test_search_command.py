@@ -137,6 +137,9 @@ def test_incomplete_command_line_of_a_study_is_refused(shell: Shell) -> None:
             "`x` does not imply a direction",
         ),
         (["--metric", "acc", "search.yaml"], "--metric: search.yaml describes the study"),
+        (["-p", "lr=1,2", "-m", "train"], "--metric: missing"),
+        (["-p", "lr=1,2", "python", "-m", "train"], "hop search run -p lr=1,2 python -- -m train"),
+        (["-p", "lr=1,2", "train.py", "--fast"], "hop search run -p lr=1,2 train.py -- --fast"),
     ):
         refused = shell.hop("search", *words)
         assert refused.code == 2 and problem in refused.stderr_text, refused.stderr_text

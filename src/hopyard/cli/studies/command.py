@@ -27,6 +27,7 @@ from hopyard.cli.options import (
     queue_option,
     secret_option,
 )
+from hopyard.cli.script_command import ScriptCommand, module_option, with_module
 from hopyard.cli.terminal import console
 from hopyard.config import key_values
 from hopyard.domain.suggest import closest_name
@@ -64,9 +65,12 @@ def search(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@search.command("run", short_help="Start the study of a file, or of ranges on the command line.")
+@search.command(
+    "run", cls=ScriptCommand, short_help="Start the study of a file, or of ranges on the command line."
+)
 @click.argument("what", metavar="FILE.yaml|SCRIPT|COMMAND", required=False)
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
+@module_option
 @click.option(
     "-p",
     "--param",
@@ -130,7 +134,13 @@ def search(ctx: click.Context) -> None:
 @detach_option
 @json_option
 def run_study(
-    what: str | None, arguments: tuple[str, ...], dry_run: bool, detach: bool, as_json: bool, **options: Any
+    what: str | None,
+    arguments: tuple[str, ...],
+    module: str | None,
+    dry_run: bool,
+    detach: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Start a study, and follow it until it ends: the study of FILE, or a study of a script.
 
@@ -139,6 +149,9 @@ def run_study(
     """
     from hopyard.cli.studies.run import preview_study, start_study
 
+    what, arguments = with_module(module, what, arguments)
+    if module is not None:
+        options["label"] = options["label"] or module.rpartition(".")[2]
     if what is None:
         label = options["label"]
         named = (
@@ -148,7 +161,7 @@ def run_study(
             "FILE.yaml: the study file is missing",
             hints=(*named, "run `hop search run --help` for its arguments"),
         )
-    if not options["metric"] and not Path(what).is_file():
+    if module is None and not options["metric"] and not Path(what).is_file():
         raise SpecError(
             f"there is no file {what}" if not Path(what).exists() else f"{what} is a folder, not a file",
             hints=_search_file_hint(Path(what)),
