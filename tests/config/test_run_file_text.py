@@ -16,6 +16,7 @@ from hopyard.config.role_section import RESOURCE_KEYS, ROLE_KEYS
 from hopyard.config.run_file import TOP_KEYS, read_run_file
 from hopyard.config.run_file_text import format_run_file, run_file_values
 from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
+from hopyard.domain.restart_policy import NO_RESTART, RestartMode, RestartPolicy
 
 MIB = 1024**2
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,6}[a-z0-9]", fullmatch=True)
@@ -61,6 +62,14 @@ REPLICAS = st.one_of(
     st.builds(dict, min_replicas=st.integers(1, 4), replicas=st.integers(5, 8)),
 )
 
+RESTARTS = st.just(NO_RESTART) | st.builds(
+    RestartPolicy,
+    st.sampled_from(RestartMode),
+    st.integers(1, 9),
+    st.none() | st.just(3600.0),
+    st.sampled_from([0.25, 1.0, 60.0]),
+)
+
 
 @st.composite
 def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
@@ -76,6 +85,7 @@ def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
         topology=draw(TOPOLOGIES),
         essential=name == "worker" or draw(st.booleans()),
         private_folders=draw(st.booleans()),
+        restart=draw(RESTARTS),
         **draw(GPUS),
         **draw(CPUS),
         **draw(REPLICAS),
@@ -139,6 +149,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         ("a",), "main", 4, 2000, MIB, gpu_models=("A100",), cpu_limited=True, gpu_memory_bytes=MIB,
         extras=(("fpga", 1),), min_replicas=2, pools=("p",), labels=(("rack", "a"),),
         topology=TopologyRequest("same", "rack"), essential=False, private_folders=True,
+        restart=RestartPolicy(RestartMode.ALWAYS),
     )  # fmt: skip
     request = RunRequest(
         (role,), "p", "label", (DatasetRequest("d"),), {"lr": 0.1}, env={"A": "b"}, tags={"t": "v"},
@@ -148,7 +159,10 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         metric_lines=("m {a}",), ports={"web": 80},
     )  # fmt: skip
     values = run_file_values(request)
-    assert set(values) == set(TOP_KEYS), "a key that is not written is lost in `hop run --print-spec`"
+    # `restart` of the file is the default of its roles, and written in each
+    assert set(values) | {"restart"} == set(TOP_KEYS), (
+        "a key that is not written is lost in `hop run --print-spec`"
+    )
     assert set(values["roles"][0]) == set(ROLE_KEYS)
     assert set(values["roles"][0]["resources"]) == set(RESOURCE_KEYS)
 

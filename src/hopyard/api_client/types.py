@@ -37,6 +37,7 @@ Outcome = Literal["done", "failed", "refused"]
 Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
 Period = Literal["day", "month", "week"]
+RestartMode = Literal["always", "never", "on-failure"]
 RunEventKind = Literal[
     "breached",
     "changed",
@@ -45,6 +46,7 @@ RunEventKind = Literal[
     "media",
     "preempted",
     "promised",
+    "restarted",
     "stop-trial",
     "time-limit",
     "unread-params",
@@ -1029,6 +1031,28 @@ class ResourcesIn(TypedDict):
     memory_bytes: NotRequired[int]
 
 
+class RestartIn(TypedDict):
+    """Whether the process of a replica starts again after its end. limit: restarts of each replica in one
+    attempt. window_s: only those of the last seconds count, null counts all. backoff_s: the delay before
+    the first restart; each further one doubles it."""
+
+    backoff_s: NotRequired[float]
+    limit: NotRequired[int]
+    mode: NotRequired[RestartMode]
+    window_s: NotRequired[float | None]
+
+
+class RestartPolicy(TypedDict):
+    """The rule of a role. limit: restarts of each replica in one attempt. window_s: only restarts within
+    these last seconds count; None counts all. backoff_s: the delay before the first restart; each further
+    one doubles it, up to MAX_BACKOFF_S."""
+
+    backoff_s: NotRequired[float]
+    limit: NotRequired[int]
+    mode: NotRequired[RestartMode]
+    window_s: NotRequired[float | None]
+
+
 class ResumeFrom(TypedDict):
     """The checkpoint from which the first attempt of a forked run starts. foreign: another user's run
     wrote it, and this run's user did not confirm that all of it may be read."""
@@ -1057,6 +1081,7 @@ class RoleIn(TypedDict):
     private_folders: NotRequired[bool]
     replicas: NotRequired[int]
     resources: NotRequired[ResourcesIn]
+    restart: NotRequired[RestartIn]
     topology: NotRequired[TopologyIn | None]
     where: NotRequired[WhereIn]
 
@@ -1065,7 +1090,8 @@ class RoleSpec(TypedDict):
     """One kind of replica. command: an argument vector, run in the folder of the code. A command that
     starts with `python` uses the interpreter of the run's environment. min_replicas, where, topology,
     essential: as in `domain.gang.Role`. private_folders: each replica has a working folder of its own;
-    otherwise the replicas of the gang on one node share one."""
+    otherwise the replicas of the gang on one node share one. restart: whether its processes start again
+    after their end."""
 
     command: list[str]
     essential: NotRequired[bool]
@@ -1074,6 +1100,7 @@ class RoleSpec(TypedDict):
     private_folders: NotRequired[bool]
     replicas: NotRequired[int]
     resources: NotRequired[Resources]
+    restart: NotRequired[RestartPolicy]
     topology: NotRequired[Topology | None]
     where: NotRequired[NodeSelector]
 

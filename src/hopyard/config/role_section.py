@@ -6,11 +6,13 @@ from typing import Any
 
 from hopyard.config import resource_requests, units
 from hopyard.config.limits import MAX_EXTRAS
+from hopyard.config.restart_section import read_restart
 from hopyard.config.run_request import RoleRequest, gpu_fields
 from hopyard.config.schemas.runs import RoleIn
 from hopyard.config.section_values import read_field, read_name
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
+from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.errors import SpecError
 
 ROLE_KEYS = (
@@ -23,13 +25,19 @@ ROLE_KEYS = (
     "topology",
     "essential",
     "private_folders",
+    "restart",
 )
 RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
 
 
 def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
-    """Returns the roles under `roles`. Raises SpecError."""
-    roles = tuple(read_role(as_section(top.file, f"roles.{i}", value)) for i, value in top.items("roles"))
+    """Returns the roles under `roles`. `restart` of the file applies to roles without their own. Raises
+    SpecError."""
+    restart = read_restart(top)
+    roles = tuple(
+        read_role(as_section(top.file, f"roles.{i}", value), restart=restart)
+        for i, value in top.items("roles")
+    )
     if not roles:
         raise SpecError(
             f"{top.file}: roles: no role is given",
@@ -38,7 +46,7 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
     return roles
 
 
-def read_role(section: YamlSection) -> RoleRequest:
+def read_role(section: YamlSection, *, restart: RestartPolicy = NO_RESTART) -> RoleRequest:
     """Returns one role. Raises SpecError."""
     section.check_keys(*ROLE_KEYS, "arguments")
     resources = section.section("resources").check_keys(*RESOURCE_KEYS)
@@ -58,6 +66,7 @@ def read_role(section: YamlSection) -> RoleRequest:
         topology=section.amount("topology", resource_requests.parse_topology),
         essential=read_field(section, "essential", RoleIn),
         private_folders=read_field(section, "private_folders", RoleIn),
+        restart=read_restart(section, default=restart),
         **_read_gpus(resources),
     )
 

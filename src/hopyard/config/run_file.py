@@ -12,6 +12,7 @@ secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the va
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
 ports: [8888]                   # or {web: 8888}: at which the scripts serve
+restart: never                  # of roles without their own
 python: "3.11"                  # or the path of an interpreter, relative to this file
 queue: research
 priority: 50
@@ -29,6 +30,7 @@ roles:
     labels: {rack: a}                          # only nodes with these labels
     topology: same:node
     private_folders: true                      # a working folder for each replica, none shared
+    restart: {policy: on-failure, limit: 3, window: 1h, backoff: 5s}   # or only the policy: on-failure
     essential: false                           # the gang runs on without it, until its other replicas end
 ```
 """
@@ -83,7 +85,7 @@ RUN_KEYS = (
     "metric_lines",
     "ports",
 )
-TOP_KEYS = (*RUN_KEYS, "roles")
+TOP_KEYS = (*RUN_KEYS, "restart", "roles")
 
 
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:

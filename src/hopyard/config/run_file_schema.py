@@ -13,6 +13,7 @@ from hopyard.config.limits import MAX_EXTRAS, MAX_GPUS, MAX_PRIORITY, MIN_PRIORI
 from hopyard.config.schemas.runs import MAX_DATASETS, MAX_ROLES
 from hopyard.domain.gang import Closeness
 from hopyard.domain.ids import NAME_PATTERN
+from hopyard.domain.restart_policy import MAX_RESTARTS, RestartMode
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS, PORT_NAME_PATTERN
 
@@ -123,6 +124,33 @@ _POOL: Schema = {
     "pattern": rf"^(?: *{_ANY_NAME} *(?:, *{_ANY_NAME} *)*)?$",
     "items": {"type": "string", "pattern": rf"^ *{_ANY_NAME} *(?:, *{_ANY_NAME} *)*$"},
 }
+_RESTART_PROPERTIES: dict[str, Schema] = {
+    "policy": {
+        "description": "never, on-failure, or always, which also follows a success.",
+        "type": "string",
+        "enum": list(RestartMode),
+    },
+    "limit": {
+        "description": "Restarts of each replica in one attempt. By default 3.",
+        "type": ["integer", "null"],
+        "minimum": 1,
+        "maximum": MAX_RESTARTS,
+    },
+    "window": _amount("Only restarts of the last time count: 1h. By default all.", _TIME, exclusiveMinimum=0),
+    "backoff": _amount(
+        "Delay before the first restart, doubled for each further one. By default 1s.",
+        _TIME,
+        exclusiveMinimum=0,
+    ),
+}
+_RESTART: Schema = {
+    "description": "Whether a failed process starts again: never (the gang ends), on-failure, always.",
+    "type": ["string", "object", "null"],
+    "pattern": f"^(?:{'|'.join(RestartMode)})$",
+    "properties": _RESTART_PROPERTIES,
+    "required": ["policy"],
+    "additionalProperties": False,
+}
 _ROLE = _object(
     "Replicas of one kind.",
     {
@@ -138,6 +166,7 @@ _ROLE = _object(
         "topology": _TOPOLOGY,
         "essential": _flag("false: the gang continues without these replicas."),
         "private_folders": _flag("true: a working folder for each replica, none shared."),
+        "restart": _RESTART,
     },
     type="object",
     required=["command"],
@@ -198,6 +227,7 @@ _PROPERTIES: dict[str, Schema] = {
         "propertyNames": {"pattern": f"^(?:{PORT_NAME_PATTERN})$"},
         "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_PORT_NUMBER},
     },
+    "restart": {**_RESTART, "description": "Restart policy of the roles without their own."},
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
     "roles": {
         "description": "The kinds of replicas of the gang.",

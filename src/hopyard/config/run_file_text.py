@@ -7,6 +7,7 @@ from typing import Any
 
 from hopyard.config import resource_requests, units
 from hopyard.config.resource_requests import GpuRequest
+from hopyard.config.restart_section import restart_values
 from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
 from hopyard.config.yaml_loader import dump_yaml
 from hopyard.domain.param_format import ParamStyle
@@ -72,6 +73,7 @@ def _role_values(role: RoleRequest) -> dict[str, Any]:
         "topology": _topology_text(role.topology),
         "essential": None if role.essential else False,
         "private_folders": role.private_folders or None,
+        "restart": restart_values(role.restart),
     }
     return _without_defaults(values)
 

@@ -27,6 +27,7 @@ from hopyard.domain.ids import check_name, slug
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.param_format import ParamFormat
+from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.run_port import parse_ports
 from hopyard.errors import SpecError
 
@@ -53,6 +54,7 @@ class RoleRequest:
     topology: TopologyRequest | None = None
     essential: bool = True
     private_folders: bool = False
+    restart: RestartPolicy = NO_RESTART
 
     def spec(self) -> dict[str, Any]:
         """Returns the RoleSpec as JSON."""
@@ -76,6 +78,7 @@ class RoleRequest:
             "topology": None if self.topology is None else self.topology.spec(),
             "essential": self.essential,
             **({"private_folders": True} if self.private_folders else {}),
+            **({} if self.restart == NO_RESTART else {"restart": asdict(self.restart)}),
         }
 
 

@@ -88,6 +88,7 @@ class LaunchBuilder:
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,
+                        restart=role.restart,
                         study=spec.study,
                         secrets=values,
                         private_folders=any(each.private_folders for each in spec.roles),

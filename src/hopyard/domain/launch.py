@@ -10,6 +10,7 @@ from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.resources import Resources
+from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.run import DatasetRef, Environment, ParamValue
 
 
@@ -50,6 +51,7 @@ class ReplicaLaunch:
     ports: Mapping[str, int] = field(default_factory=dict)  # the same
     restore: RestorePoint | None = None
     essential: bool = True  # as of `domain.gang.Role`
+    restart: RestartPolicy = NO_RESTART  # as of `domain.run.RoleSpec`
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`
     foreign: bool = False  # as of `domain.run.ResumeFrom`, where this attempt starts from that checkpoint
     secrets: Mapping[str, str] = field(default_factory=dict)  # values of the secrets that the run names

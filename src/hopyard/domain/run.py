@@ -25,6 +25,7 @@ from hopyard.domain.notebook import notebook_of
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.param_format import ParamValue as ParamValue
 from hopyard.domain.resources import Resources
+from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.errors import Conflict
 
 MAX_REPLICAS = 4096  # of one run
@@ -84,7 +85,8 @@ class RoleSpec:
 
     A command that starts with `python` uses the interpreter of the run's environment. min_replicas, where,
     topology, essential: as in `domain.gang.Role`. private_folders: each replica has a working folder of its
-    own; otherwise the replicas of the gang on one node share one.
+    own; otherwise the replicas of the gang on one node share one. restart: whether its processes start again
+    after their end.
     """
 
     command: tuple[str, ...]
@@ -96,6 +98,7 @@ class RoleSpec:
     topology: Topology | None = None
     essential: bool = True
     private_folders: bool = False
+    restart: RestartPolicy = NO_RESTART
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +355,7 @@ class RunEventKind(StrEnum):
     MEDIA = "media"  # values of TensorBoard that are no numbers
     STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name
+    RESTARTED = "restarted"  # the process of a replica ended, and started again
     CONTROL = "control"  # a user paused it, resumed it, or set its parameters while it ran
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
@@ -25,16 +26,18 @@ def exit_from_status(
     stderr: Path,
     *,
     exit_text: str = "",
+    begins: Mapping[str, int] | None = None,
     node_out_of_memory: bool = False,
     disk_full: bool = False,
 ) -> Exit:
     """Returns the exit for a wait status. exit_text: what the script passed to `sys.exit`. disk_full: whether
-    the disk of `stderr` was full when the process ended, so that it could not write its error."""
+    the disk of `stderr` was full when the process ended, so that it could not write its error. begins: where
+    the output of the process begins, by stream; an earlier process of the replica wrote the rest."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
-        error_line = failure_reason(stderr, stdout, exit_text=exit_text)
+        error_line = failure_reason(stderr, stdout, exit_text=exit_text, begins=begins)
         return Exit(
             ExitKind.EXIT_CODE,
             code,
@@ -49,7 +52,7 @@ def exit_from_status(
     except ValueError:
         name = "real-time signal"
     reason = f"killed by signal {number} ({name})"
-    if number == signal.SIGABRT and (why := abort_reason(stderr)):
+    if number == signal.SIGABRT and (why := abort_reason(stderr, begins=begins)):
         reason += f": {why}"
     if number == signal.SIGKILL and node_out_of_memory:
         reason += _NODE_OUT_OF_MEMORY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hopyard.private_files import open_no_follow
@@ -69,18 +69,22 @@ _ABORT_REASON = re.compile(
 )
 
 
-def failure_reason(stderr: Path, stdout: Path, *, exit_text: str = "") -> str:
+def failure_reason(
+    stderr: Path, stdout: Path, *, exit_text: str = "", begins: Mapping[str, int] | None = None
+) -> str:
     """Returns the exception that ended a program, shortened: of Python, or of several other languages.
 
     Without an exception, returns the last line of stderr; "" without output. exit_text: what the program
-    passed to `sys.exit`. If stderr has it below every exception, it is the reason.
+    passed to `sys.exit`. If stderr has it below every exception, it is the reason. begins: where the output
+    of the program begins in the files, by their names.
     """
-    lines = _read_tail(stderr)
+    begins = begins or {}
+    lines = _read_tail(stderr, begins)
     error = (
         _printed_exit_text(lines, exit_text)
         or _find_error(lines)
         or _last_message(lines)
-        or _find_error(_read_tail(stdout))
+        or _find_error(_read_tail(stdout, begins))
     )
     return _shorten(error)
 
@@ -94,21 +98,23 @@ def _printed_exit_text(lines: Sequence[str], exit_text: str) -> str:
     return " ".join(text.strip() for text in texts)
 
 
-def abort_reason(stderr: Path) -> str:
-    """Returns why a program aborted itself: a failed assertion or a C++ exception; "" if it wrote none."""
-    texts = [
-        match["error"].strip() for line in _read_tail(stderr) if (match := _ABORT_REASON.fullmatch(line))
-    ]
+def abort_reason(stderr: Path, *, begins: Mapping[str, int] | None = None) -> str:
+    """Returns why a program aborted itself: a failed assertion or a C++ exception; "" if it wrote none.
+
+    begins: as in `failure_reason`.
+    """
+    lines = _read_tail(stderr, begins or {})
+    texts = [match["error"].strip() for line in lines if (match := _ABORT_REASON.fullmatch(line))]
     return _shorten(
         ": ".join(texts[-2:]) if texts and texts[-1].startswith("what():") else "".join(texts[-1:])
     )
 
 
-def _read_tail(file: Path) -> list[str]:
+def _read_tail(file: Path, begins: Mapping[str, int]) -> list[str]:
     """Returns the last lines without control sequences, progress bars in all their states."""
     try:
         with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            stream.seek(max(begins.get(file.name, 0), stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
             tail = stream.read()
     except OSError:
         return []

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.config.units import format_bytes
+from hopyard.domain.replica import NodeContext
 from hopyard.replica import process_tree
+from hopyard.replica.supervisor import PeriodicAction
 
 CHECK_INTERVAL_S = 0.25
 GpuUsage = Callable[[int], Mapping[int, int]]  # takes a card's index; returns bytes by pid
@@ -75,3 +77,19 @@ class GpuMemoryLimit:
                     f"{format_bytes(self.limit)} on GPU {card}"
                 )
         return None
+
+
+def gpu_memory_checks(node: NodeContext, kill: Callable[[str], None], now: float) -> list[PeriodicAction]:
+    """Returns the checks of whether a run that shares a GPU stays within its share of the memory. kill:
+    called with the reason."""
+    if not node.gpu_memory_bytes or not node.nvml:
+        return []
+    limit = GpuMemoryLimit(node.gpu_memory_bytes, node.gpus)
+
+    def check_limit() -> float:
+        reason = limit.check()
+        if reason is not None:
+            kill(reason)
+        return CHECK_INTERVAL_S
+
+    return [PeriodicAction(now + CHECK_INTERVAL_S, check_limit)]

@@ -23,7 +23,7 @@ from hopyard.domain.study import CONTINUE_EXIT_CODE
 from hopyard.errors import (
     HopyardError,
 )
-from hopyard.private_files import open_file, open_no_follow
+from hopyard.private_files import open_no_follow
 from hopyard.replica import user_process
 from hopyard.replica.checkpoint_uploads import (
     RETRY_INTERVAL_S,
@@ -32,7 +32,7 @@ from hopyard.replica.checkpoint_uploads import (
 from hopyard.replica.command_receiver import CommandReceiver
 from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
-from hopyard.replica.gpu_memory import CHECK_INTERVAL_S, GpuMemoryLimit
+from hopyard.replica.gpu_memory import gpu_memory_checks
 from hopyard.replica.hosts_file import mount_hosts_file
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.orphan_killer import OrphanKiller
@@ -41,6 +41,7 @@ from hopyard.replica.output_recorder import OutputRecorder
 from hopyard.replica.output_uploads import OutputUploader
 from hopyard.replica.prepare import RunPreparation, home_view
 from hopyard.replica.process_env import process_env
+from hopyard.replica.process_restarts import ProcessRestarts, remaining_limit_s
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.resource_limits import MemoryLimit, ReplicaCgroups
@@ -60,16 +61,6 @@ from hopyard.replica.user_command import (
 )
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
-
-
-def redirect_standard_streams(folder: Path) -> None:
-    """Redirects the standard streams of a replica without a terminal: no input, all output to its log."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    log = open_file(folder / "replica.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for target, source in ((0, null), (1, log), (2, log)):
-        os.dup2(source, target)
-    os.close(null)
-    os.close(log)
 
 
 def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | None = None) -> int:
@@ -246,24 +237,47 @@ class Replica:
             self._outputs.initial_stamps = {
                 path: stamp for path, stamp in stamps.items() if path not in restored
             }
-        cgroups = ReplicaCgroups.create(spec.node, spec.launch.resources)
         user_process.become_subreaper()
         self._wakeup.listen()
+        process = user_process.ProcessSpec(
+            argv,
+            env,
+            self._gang.path_in_place(folder.work),
+            folder.streams / "stdout",
+            folder.streams / "stderr",
+            spec.node.cpus,
+            umask=self._umask,
+            view=view,
+            namespace=self._namespace,
+            outer_cwd=folder.work,
+        )
+        cgroups = self._start_process(process)
+        self._recorder.start()
+        self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
+        self._shipper.start()
+        if self._tensorboard is not None:
+            self._tensorboard.start()
+        if spec.node.is_first:
+            self._run_folder.start()
+        restarts = ProcessRestarts(
+            folder,
+            spec,
+            self._server,
+            stack,
+            self._wakeup,
+            self._find_stop,
+            self._server_offsets,
+            lambda detail: self._shipper.set_status(self._status(ReplicaPhase.RUNNING, detail)),
+            launch.restore if prepared.restored else None,
+        )
+        return self._supervise_all(process, cgroups, restarts)
+
+    def _start_process(self, process: user_process.ProcessSpec) -> ReplicaCgroups:
+        """Starts the user's process in control groups of its own, and returns them. Raises PrepareFailed."""
+        cgroups = ReplicaCgroups.create(self._spec.node, self._spec.launch.resources)
         try:
             started = user_process.start_process(
-                user_process.ProcessSpec(
-                    argv,
-                    env,
-                    self._gang.path_in_place(folder.work),
-                    folder.streams / "stdout",
-                    folder.streams / "stderr",
-                    spec.node.cpus,
-                    tuple(dict.fromkeys(cgroups.folders.values())),
-                    self._umask,
-                    view,
-                    self._namespace,
-                    folder.work,
-                )
+                replace(process, groups=tuple(dict.fromkeys(cgroups.folders.values())))
             )
         except PrepareFailed:
             cgroups.remove()
@@ -274,18 +288,37 @@ class Replica:
             detail="",
             child_pid=started.pid,
             child_started=process_start_ticks(started.pid),
-            started_at=started.began_at,
+            started_at=self._state.started_at if self._state.child_pid else started.began_at,
+            ended_at=0.0,
         )
         cgroups.drop(started.failed_cgroups)
         self._write(self._state)
-        self._recorder.start()
-        self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
-        self._shipper.start()
-        if self._tensorboard is not None:
-            self._tensorboard.start()
-        if spec.node.is_first:
-            self._run_folder.start()
-        return self._supervise(started.pid, cgroups)
+        return cgroups
+
+    def _supervise_all(
+        self, process: user_process.ProcessSpec, cgroups: ReplicaCgroups, restarts: ProcessRestarts
+    ) -> Exit:
+        """Supervises the process, and those that follow it by the restart policy. Returns the last exit."""
+        started_at, begins = time.monotonic(), dict[str, int]()
+        try:
+            while True:
+                limit_s = remaining_limit_s(self._spec.launch.time_limit_s, started_at)
+                exit = self._supervise(self._state.child_pid, cgroups, limit_s, begins)
+                last = restarts.last_exit(exit)
+                if last is not None:
+                    return last
+                process = replace(process, env=restarts.prepare(exit, process.env))
+                begins = restarts.output_begins()
+                cgroups = self._start_process(process)
+                self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
+        finally:
+            self._recorder.close()
+
+    def _find_stop(self) -> StopOrder | None:
+        """Returns the order to stop, if there is one."""
+        if not self._folder.exists():
+            return StopOrder(0.0, ExitKind.LOST, "lost: the folder of its replica was removed")
+        return self._folder.read_stop() or self._server_stop
 
     def _kill_unsupervised(self, error: OSError) -> Exit:
         """The script runs, but its replica cannot supervise it any more, so its exit would be unknown."""
@@ -296,7 +329,9 @@ class Replica:
             f"its replica failed on node {self._spec.node.id}: {error.strerror or error}{file_text}",
         )
 
-    def _supervise(self, pid: int, groups: ReplicaCgroups) -> Exit:
+    def _supervise(
+        self, pid: int, groups: ReplicaCgroups, limit_s: float | None, output_begins: Mapping[str, int]
+    ) -> Exit:
         spec, now = self._spec, time.monotonic()
         system = SystemMetrics(self._folder, groups, spec.node.gpus)
         memory = MemoryLimit(spec.launch.resources.memory_bytes, groups)
@@ -306,21 +341,21 @@ class Replica:
             groups,
             memory,
             self._wakeup,
-            time_limit_s=spec.launch.time_limit_s,
+            time_limit_s=limit_s,
             grace_s=spec.node.grace_s,
             gang_folder=Path(spec.node.gang_folder or self._folder.root),
             report_limit=self._report_time_limit,
             request_sync=self._shipper.wake,
+            output_begins=output_begins,
             periodic=[
                 PeriodicAction(now + FIRST_INTERVAL_S, system.write_sample),
-                *self._gpu_memory_limit(now),
+                *gpu_memory_checks(spec.node, self._kill_for_memory, now),
             ],
         )
         # after the supervisor is published: a stop order may arrive at any moment
         self._supervisor.server_stop = self._server_stop
         exit = self._supervisor.run()
         self._state = replace(self._state, ended_at=self._supervisor.ended_at)
-        self._recorder.close()
         if spec.launch.study is not None and exit.kind is ExitKind.SIGNAL:
             # a study stores its position: the next attempt resumes from it
             return replace(exit, kind=ExitKind.LOST)
@@ -339,20 +374,9 @@ class Replica:
                 self._folder.append_json("events", kind=RunEventKind.TIME_LIMIT, text=text)
                 self._folder.append("stderr", f"hopyard: {text}\n".encode())
 
-    def _gpu_memory_limit(self, now: float) -> list[PeriodicAction]:
-        """Checks whether a run that shares a GPU stays within its share of the memory."""
-        node = self._spec.node
-        if not node.gpu_memory_bytes or not node.nvml:
-            return []
-        limit = GpuMemoryLimit(node.gpu_memory_bytes, node.gpus)
-
-        def check_limit() -> float:
-            reason = limit.check()
-            if reason is not None and self._supervisor is not None:
-                self._supervisor.kill_for_memory(reason, time.monotonic())
-            return CHECK_INTERVAL_S
-
-        return [PeriodicAction(now + CHECK_INTERVAL_S, check_limit)]
+    def _kill_for_memory(self, reason: str) -> None:
+        if self._supervisor is not None:
+            self._supervisor.kill_for_memory(reason, time.monotonic())
 
     # -- the end ---------------------------------------------------------------------------------------------
 

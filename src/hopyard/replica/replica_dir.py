@@ -128,6 +128,11 @@ class ReplicaDir:
         except OSError:
             return ""
 
+    def remove_exit_text(self) -> None:
+        """Removes the text of a process that ended, before another one starts."""
+        with suppress(OSError):
+            (self.root / _EXIT_TEXT_FILE).unlink(missing_ok=True)
+
     def read_spec(self) -> ReplicaSpec:
         """Reads the spec. In a home that was moved or copied, paths refer to the home that contains the
         folder now. The control groups of a copy are those of the original.

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
-_STDERR = 2  # redirected to the log (see `main.redirect_standard_streams`)
+from hopyard.private_files import open_file
+
+_STDERR = 2  # redirected to the log
+
+
+def redirect_standard_streams(folder: Path) -> None:
+    """Redirects the standard streams of a replica without a terminal: no input, all output to its log."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    log = open_file(folder / "replica.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for target, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(log)
 
 
 def log(text: str) -> None:

@@ -24,6 +24,7 @@ from hopyard.private_files import GROUP_AND_OTHERS_BITS
 from hopyard.replica import main as replica
 from hopyard.replica.mount_namespace import detect_isolation_mode, open_user_namespace
 from hopyard.replica.replica_dir import acquire_lock
+from hopyard.replica.replica_log import redirect_standard_streams
 
 
 def serve(descriptor: int) -> None:
@@ -112,7 +113,7 @@ def _fork(
             os.close(descriptor)
         os.setsid()
         raise_descriptor_limit()  # the soft limit of the spawner may have been lowered meanwhile
-        replica.redirect_standard_streams(folder)
+        redirect_standard_streams(folder)
         code = replica.run(folder, adopt=adopt, lock=lock, umask=umask, namespace=namespace)
     finally:
         # Never back into the spawner's loop, and without its exit functions.

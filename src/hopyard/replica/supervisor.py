@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,7 +115,8 @@ class Supervisor:
     time_limit_s counts from the start of `run` and is enforced. Before the limit the process is requested to
     save and exit; it gets SIGTERM at most `grace_s` before, and SIGKILL at the limit. report_limit: called
     with a message when the limit approaches. request_sync: called when the engine requests a sync with the
-    server. gang_folder: where processes with safe points register.
+    server. gang_folder: where processes with safe points register. output_begins: where the output of the
+    process begins in its streams.
     """
 
     folder: ReplicaDir
@@ -130,12 +131,15 @@ class Supervisor:
     request_sync: Callable[[], None]
     periodic: list[PeriodicAction] = field(default_factory=list)
     server_stop: StopOrder | None = None
+    output_begins: Mapping[str, int] = field(default_factory=dict)
     ended_at: float = 0.0  # Unix seconds, of the process and of those that it left behind
     _termination: Termination = field(init=False)
     _status: int | None = None
 
     def __post_init__(self) -> None:
-        self._termination = Termination(self.folder, self.pid, self.gang_folder, self.grace_s)
+        self._termination = Termination(
+            self.folder, self.pid, self.gang_folder, self.grace_s, self.output_begins
+        )
 
     def run(self) -> Exit:
         """Returns when the process and all its descendants have ended."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import signal
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
@@ -36,13 +37,15 @@ class Termination:
 
     exit_cause: why it ends, None while it need not. term_at, kill_at: when it gets SIGTERM and SIGKILL.
     awaits_safe_point: whether the script is expected to stop at a safe point, where it only writes a file.
-    stop_order_error: why the time limit's order could not be written for the script.
+    stop_order_error: why the time limit's order could not be written for the script. output_begins: where the
+    output of the process begins in its streams.
     """
 
     folder: ReplicaDir
     pid: int
     gang_folder: Path
     grace_s: float
+    output_begins: Mapping[str, int] = field(default_factory=dict)
     exit_cause: Exit | None = None
     term_at: float = math.inf
     kill_at: float = math.inf
@@ -123,6 +126,7 @@ class Termination:
             self.folder.streams / "stdout",
             self.folder.streams / "stderr",
             exit_text=self.folder.read_exit_text(),
+            begins=self.output_begins,
             node_out_of_memory=node_out_of_memory,
             disk_full=self._disk_full,
         )

@@ -67,11 +67,21 @@ class SafePoints:
 
     replica: the folder where the stop request appears. gang: the folder that all `world` processes see.
     applied: the number of the last command that this process began with; None for all so far. Other processes
-    may have agreed on later ones without this one, if it was slow to begin.
+    may have agreed on later ones without this one, if it was slow to begin. is_restarted: an earlier process
+    of this replica has ended, and its peers have continued.
     Raises OSError.
     """
 
-    def __init__(self, replica: str, gang: str, rank: int, world: int, applied: int | None = None) -> None:
+    def __init__(
+        self,
+        replica: str,
+        gang: str,
+        rank: int,
+        world: int,
+        applied: int | None = None,
+        *,
+        is_restarted: bool = False,
+    ) -> None:
         self.rank, self.pid = rank, os.getpid()
         self._replica, self._world = replica, world
         self._stop, self._poll_at, self._stop_requested = os.path.join(replica, _STOP_FILE), 0.0, False
@@ -88,6 +98,10 @@ class SafePoints:
         self._peer_cells: dict[str, memoryview] = {}
         self._name = f"{rank}-{self.pid}"
         self._own_cells = _open(os.path.join(self._folder, self._name), os.O_RDWR | os.O_CREAT)
+        if is_restarted:  # otherwise its peers would wait until it has run as many iterations as they have
+            self._own_cells[_ITERATION_CELL] = max(
+                (cells[_ITERATION_CELL] for _, cells in self._open_peer_cells()), default=0
+            )
         with suppress(OSError):
             reserve_file_space(Path(replica), SAFE_POINT_EXIT_FILE)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from hopyard.config.home import Home
 from hopyard.domain.metric_values import encode_values
+from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE
 from hopyard.domain.run import UNSTORED
 from hopyard.errors import SpecError, is_disk_full
 from hopyard.sdk import bound_objects as binding
@@ -415,7 +416,14 @@ class Session:
         gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder
         try:
             applied = self._begun_with if self._safe_points is None else self._safe_points.applied
-            self._safe_points = SafePoints(self.folder, gang, self.rank(), self.world_size(), applied)
+            self._safe_points = SafePoints(
+                self.folder,
+                gang,
+                self.rank(),
+                self.world_size(),
+                applied,
+                is_restarted=RESTART_COUNT_VARIABLE in self._environ,
+            )
         except OSError as error:
             warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
             return

@@ -126,6 +126,9 @@ class RunFrameStream:
     ) -> AsyncIterator[bytes]:
         parts = await order.parts(history.visible_streams, attempt, ranks, names, cursors=cursors)
         for part in parts:
+            cursor_key = (part.key.attempt, part.key.rank, part.key.name)
+            # a gap before the part is hidden: a later process has repeated it
+            cursors[cursor_key] = max(cursors.get(cursor_key, 0), part.begin)
             async for output_frame in self._stream_up_to(history, part.key, part.end, b"", cursors, part.at):
                 yield output_frame
 

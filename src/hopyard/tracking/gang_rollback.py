@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.run import RunEventKind
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.json_lines import LineReader, to_int64
 from hopyard.tracking.rollback import VisibleStreams
 
 _READ_BYTES = 1024 * 1024
 _EVENT_KINDS = ("checkpoint", "turn")
-_REQUIRED_SUBSTRINGS = tuple(f'"{kind}"'.encode() for kind in _EVENT_KINDS)
+_REQUIRED_SUBSTRINGS = tuple(f'"{kind}"'.encode() for kind in (*_EVENT_KINDS, RunEventKind.RESTARTED))
 _RANK_DIGITS = 6
 Offsets = Mapping[str, int]
 
@@ -34,6 +35,11 @@ class _RankOffsets:
 
     def apply(self, event: Mapping[str, Any]) -> None:
         step, kind = to_int64(event.get("step")), event.get("kind")
+        if step is not None and kind == RunEventKind.RESTARTED:  # the next process repeats the later steps
+            for offsets in (self.own, self.peers):
+                for later in [each for each in offsets if each > step]:
+                    del offsets[later]
+            return
         if step is None or kind not in _EVENT_KINDS:
             return
         self.own.setdefault(step, _parse_offsets(event.get("offsets")))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from hopyard.config.units import format_bytes
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.run import RunEventKind
 from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
 from hopyard.interfaces.command_store import CommandStore
@@ -21,7 +22,8 @@ from hopyard.interfaces.streams import Segment, StreamKey, Streams
 from hopyard.tracking.json_lines import LineReader
 from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.live_run import LiveRun, parse_sample
-from hopyard.tracking.rollback import JOURNAL_STREAM
+from hopyard.tracking.process_restarts import may_restart, read_spans
+from hopyard.tracking.rollback import JOURNAL_STREAM, StreamSegment, VisibleStreams
 from hopyard.tracking.run_history import load_history
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
@@ -133,6 +135,9 @@ class StreamIngest:
                 )
                 raise
             await self._drop_over_limit(replica, received)
+            if replica.live_run.is_outdated:
+                await replica.live_run.write(self._runs, self._commands)
+                self.forget(replica.live_run.run)
             return {**replica.lengths, **replica.dropped_bytes, **dropped}
 
     async def _drop_over_limit(self, replica: _ReplicaStreams, segments: Sequence[Segment]) -> None:
@@ -251,7 +256,7 @@ class StreamIngest:
         live = (
             LiveRun(run_id, attempt)
             if number < max(numbers)
-            else await self._load_live_run(attempt, run.spec.size)
+            else await self._load_live_run(attempt, needs_history=run.spec.size > 1 or may_restart(run.spec))
         )
         superseded = self._live_runs.get(run_id) is not live
         limits = self._limits.for_run(run.spec)
@@ -259,14 +264,14 @@ class StreamIngest:
             (attempt, rank), _ReplicaStreams(attempt, rank, live, run.offline, superseded, limits)
         )
 
-    async def _load_live_run(self, attempt: AttemptId, size: int) -> LiveRun:
+    async def _load_live_run(self, attempt: AttemptId, *, needs_history: bool) -> LiveRun:
         """Returns the live state of a run, of which this is the newest attempt. All of its replicas wait
-        while the first one reads the earlier attempts. size: how many replicas it has."""
+        while the first one reads the streams. needs_history: the streams matter in a first attempt, too."""
         run, number = split_attempt(attempt)
         live = self._live_runs.get(run)
         if live is not None and live.attempt == attempt:
             return live
-        if number > 1 or size > 1:
+        if number > 1 or needs_history:
             load_task = self._load_tasks.get(attempt)
             if load_task is None:
                 load_task = self._load_tasks[attempt] = asyncio.get_running_loop().create_task(
@@ -298,11 +303,9 @@ class StreamIngest:
         that have ended do not. The events of a first attempt are in the store.
         """
         run, number = split_attempt(attempt)
-        is_repeated = number > 1
-        live, history = (
-            LiveRun(run, attempt, replace_metrics=is_repeated),
-            await load_history(self._runs, self._streams, run),
-        )
+        is_repeated, history = number > 1, await load_history(self._runs, self._streams, run)
+        restarts = history.visible_streams.restarts
+        live = LiveRun(run, attempt, replace_metrics=is_repeated or bool(restarts), restarts=restarts)
         if is_repeated and history.visible_streams.attempts == (attempt,):
             live.earlier = dict((await self._runs.latest_metrics([run]))[run])
         keys = await self._streams.list(run)
@@ -345,24 +348,29 @@ class StreamIngest:
         """Parses the first `limit` bytes of a stream; all of it when None. Returns how many bytes there
         were."""
         key, position = StreamKey(replica.attempt, replica.rank, stream), 0
-        while limit is None or position < limit:
-            data = await self._streams.read(
-                key, position, _REREAD_BYTES if limit is None else min(_REREAD_BYTES, limit - position)
-            )
-            if not data:
-                break
-            self._parse(replica, stream, data)
+        lengths = {} if limit is None else {(replica.attempt, replica.rank, stream): limit}
+        restarts = replica.live_run.restarts if stream in replica.metric_readers else {}
+        view = VisibleStreams((replica.attempt,), lengths, restarts=restarts)
+        async for span, data in read_spans(self._streams, key, view, block_bytes=_REREAD_BYTES):
+            self._parse(replica, stream, data, span)
             position += len(data)
             await asyncio.sleep(0)
         return position
 
-    def _parse(self, replica: _ReplicaStreams, stream: str, data: bytes) -> bool:
+    def _parse(
+        self, replica: _ReplicaStreams, stream: str, data: bytes, span: StreamSegment | None = None
+    ) -> bool:
         """Parses new bytes. Returns whether they changed the live state. Never raises because of their
-        content."""
+        content. span: of stored bytes."""
         if replica.superseded:
             return False
         live, rank = replica.live_run, replica.rank
         if stream in replica.metric_readers:
+            if span is not None and span.is_restart:
+                replica.metric_readers[stream].restart()
+            if span is not None and span.is_hidden:
+                replica.metric_readers[stream].feed(data, hidden=True)
+                return False
             return live.apply_points(rank, stream, replica.metric_readers[stream], data)
         changed = False
         if stream == "events":
@@ -371,6 +379,7 @@ class StreamIngest:
                     changed |= rank == 0 and live.apply_command_result(replica.attempt, event)
                 else:
                     changed |= live.apply_event(rank, event)
+                    live.is_outdated |= replica.ready and event.get("kind") == RunEventKind.RESTARTED
         elif stream == "system":
             for line in replica.line_readers[stream].feed(data):
                 sample = parse_sample(line, rank)

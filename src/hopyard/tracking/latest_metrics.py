@@ -30,8 +30,13 @@ class LatestMetrics:
         self.is_damaged = False
         self.first_step: int | None = None  # of the first point
 
-    def feed(self, data: bytes) -> dict[str, tuple[int, float]]:
-        """Returns the newest (step, value) of each metric that has a point in `data`."""
+    def restart(self) -> None:
+        """Begins the records of the next process."""
+        self._partial_record = b""
+
+    def feed(self, data: bytes, *, hidden: bool = False) -> dict[str, tuple[int, float]]:
+        """Returns the newest (step, value) of each metric that has a point in `data`. hidden: a later process
+        repeats these points, so only the names are read."""
         if self.is_damaged:
             self._fed = {}
             return {}
@@ -42,7 +47,7 @@ class LatestMetrics:
             for part in read_point_blocks(joined, self._names):
                 if isinstance(part, int):
                     consumed = part
-                else:
+                elif not hidden:
                     self._apply_points(part, newest)
         except IntegrityError:
             self.is_damaged = True

@@ -23,6 +23,7 @@ from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
 from hopyard.tracking.json_lines import to_int64, to_number
 from hopyard.tracking.latest_metrics import LatestMetrics
+from hopyard.tracking.rollback import RestartRange
 
 NAME_LIMIT = 1024  # characters of a metric's or parameter's name
 NAMES_LIMIT = 10_000  # limit of metrics, parameters … of one run in memory
@@ -31,6 +32,7 @@ _MAX_TIMESTAMP = 2.0**33  # unix seconds: beyond any real clock
 _MACHINE_ENV_LIMIT = 1000  # variables
 # notices of a time limit: each is an event of the run. An attempt has one, or a few if the limit was changed
 _MAX_LIMIT_EVENTS = 20
+_MAX_RESTART_EVENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ class LiveRun:
     attempt: the attempt that reports; visible parts of earlier attempts count as well. initial_steps: by rank
     and name, the step of the newest visible point of earlier attempts. replace_metrics: the store may have
     metrics that were rolled back. earlier: the metrics of attempts after which the script started without a
-    checkpoint of Hopyard; those before the first step of this attempt remain.
+    checkpoint of Hopyard; those before the first step of this attempt remain. restarts: as in
+    `VisibleStreams`, when this state was built. is_outdated: another restart was reported since then, so the
+    state must be built from the streams again.
     """
 
     run: RunId
@@ -57,6 +61,8 @@ class LiveRun:
     initial_steps: dict[int, dict[str, int]] = field(default_factory=dict)
     replace_metrics: bool = False
     earlier: dict[str, tuple[int, float]] = field(default_factory=dict)
+    restarts: Mapping[tuple[AttemptId, int, str], tuple[RestartRange, ...]] = field(default_factory=dict)
+    is_outdated: bool = False
     first_step: int | None = None
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     # the rank whose values count, by metric: the lowest that reports it
@@ -77,6 +83,8 @@ class LiveRun:
     _limit_event: RunEvent | None = None  # the run will soon reach its time limit
     _unread_event: RunEvent | None = None  # parameters that nothing read
     _media_event: RunEvent | None = None  # values that are no numbers
+    _restart_events: list[RunEvent] = field(default_factory=list)
+    _restart_count: int = 0  # how many restarts were received
     # of commands, by the attempt that applied them and their number; not yet in the store
     answers: dict[tuple[AttemptId, int], CommandResult] = field(default_factory=dict)
     _limit_count: int = 0  # how many of these events were received
@@ -128,6 +136,8 @@ class LiveRun:
                 return self._apply_unstored(event.get("text"))
             case str(kind) if kind == RunEventKind.TIME_LIMIT and rank == 0:
                 return self._apply_limit(at, event.get("text"))
+            case str(kind) if kind == RunEventKind.RESTARTED:
+                return self._apply_restart(at, event.get("text"))
             case str(kind) if kind == RunEventKind.MEDIA and rank == 0:
                 return self._apply_media(at, event.get("text"))
             case str(kind) if kind == RunEventKind.UNREAD_PARAMS and rank == 0:
@@ -217,6 +227,20 @@ class LiveRun:
         )
         return True
 
+    def _apply_restart(self, at: float | None, text: object) -> bool:
+        if (
+            at is None
+            or not 0 <= at < _MAX_TIMESTAMP
+            or not isinstance(text, str)
+            or self._restart_count >= _MAX_RESTART_EVENTS
+        ):
+            return False
+        self._restart_count += 1
+        self._restart_events.append(
+            RunEvent(datetime.fromtimestamp(at, UTC), RunEventKind.RESTARTED, _printable(text))
+        )
+        return True
+
     def _apply_media(self, at: float | None, text: object) -> bool:
         if not isinstance(text, str) or at is None or not 0 <= at < _MAX_TIMESTAMP or self._media_event:
             return False
@@ -251,7 +275,7 @@ class LiveRun:
 
     @property
     def _has_one_attempt(self) -> bool:
-        return self.attempt is not None and split_attempt(self.attempt)[1] == 1
+        return self.attempt is not None and split_attempt(self.attempt)[1] == 1 and not self.restarts
 
     @property
     def is_dirty(self) -> bool:
@@ -266,6 +290,7 @@ class LiveRun:
             or self._limit_event
             or self._unread_event
             or self._media_event
+            or self._restart_events
             or self._machine_env is not None
             or self._packages is not None
         )
@@ -297,6 +322,7 @@ class LiveRun:
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
         media_event, self._media_event = self._media_event, None
+        restart_events, self._restart_events = self._restart_events, []
         machine_env, self._machine_env = self._machine_env, None
         packages, self._packages = self._packages, None
         try:
@@ -331,6 +357,8 @@ class LiveRun:
                 await runs.record_event(self.run, unread_event)
             if media_event is not None:
                 await runs.record_event(self.run, media_event)
+            for event in restart_events:
+                await runs.record_event(self.run, event)
             if commands is not None:
                 for (attempt, number), answer in answers.items():
                     await commands.record_command_result(self.run, number, answer, attempt=attempt)
@@ -349,6 +377,7 @@ class LiveRun:
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event
             self._media_event = self._media_event or media_event
+            self._restart_events = restart_events + self._restart_events
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
             self._packages = packages if self._packages is None else self._packages
             raise

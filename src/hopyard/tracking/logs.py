@@ -28,10 +28,12 @@ async def visible_ranges(
     for attempt in history.visible_streams.attempts:
         length = (await streams.lengths(attempt, rank)).get(stream, 0)
         limit = history.visible_streams.visible_length_of(attempt, rank, stream)
-        ranges.append(
-            StreamRange(StreamKey(attempt, rank, stream), 0, length if limit is None else min(limit, length))
+        end = length if limit is None else min(limit, length)
+        ranges += (
+            StreamRange(StreamKey(attempt, rank, stream), *part)
+            for part in history.visible_streams.visible_parts(attempt, rank, stream, 0, end)
         )
-    return [stream_range for stream_range in ranges if stream_range.end]
+    return ranges
 
 
 async def last_lines(streams: Streams, ranges: Sequence[StreamRange], lines: int) -> list[StreamRange]:

@@ -15,6 +15,7 @@ from hopyard.errors import NotFound
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.json_lines import parse_line
 from hopyard.tracking.metrics import first_step
+from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 1024 * 1024
@@ -52,16 +53,14 @@ async def list_media(
     for media_rank in ranks:
         later_steps: list[int] = []
         for attempt in view.attempts:
-            length = view.visible_length_of(attempt, media_rank, MEDIA_STREAM)
-            items += await _read_index(streams, attempt, media_rank, length)
+            items += await _visible_items(streams, view, attempt, media_rank)
             if view.restarted_attempts:
                 later_steps += await _first_steps(streams, keys, attempt, media_rank)
         for attempt in reversed(view.restarted_attempts):
-            length = view.visible_length_of(attempt, media_rank, MEDIA_STREAM)
             end = min(later_steps, default=None)
             items += [
                 item
-                for item in await _read_index(streams, attempt, media_rank, length)
+                for item in await _visible_items(streams, view, attempt, media_rank)
                 if end is None or item.record.step < end
             ]
             later_steps += await _first_steps(streams, keys, attempt, media_rank)
@@ -107,6 +106,17 @@ async def read_content(streams: Streams, item: MediaItem) -> AsyncIterator[bytes
 async def _is_complete(streams: Streams, attempt: AttemptId, rank: int, record: MediaRecord) -> bool:
     lengths = await streams.lengths(attempt, rank)
     return record.offset + record.size_bytes <= lengths.get(MEDIA_DATA_STREAM, 0)
+
+
+async def _visible_items(
+    streams: Streams, view: VisibleStreams, attempt: AttemptId, rank: int
+) -> list[MediaItem]:
+    length = view.visible_length_of(attempt, rank, MEDIA_STREAM)
+    items = await _read_index(streams, attempt, rank, length)
+    hidden = [
+        range(cut.begin, cut.end) for cut in view.restarts_of(attempt, rank, MEDIA_STREAM)
+    ]  # repeated by a later process
+    return [item for item in items if not any(item.line_offset in part for part in hidden)]
 
 
 async def _read_index(streams: Streams, attempt: AttemptId, rank: int, length: int | None) -> list[MediaItem]:

@@ -17,6 +17,8 @@ from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.downsampling import extreme_positions
 from hopyard.tracking.latest_metrics import LatestMetrics
+from hopyard.tracking.process_restarts import read_spans
+from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 4 * 1024 * 1024
@@ -92,15 +94,22 @@ class _ColumnReader:
         self._names: dict[int, str] = {}
         self._series_by_id: dict[int, Series | None] = {}
         self._partial_record = b""  # a record that the end of a read cut off
+        self._repeated = set[int]()  # series of which the next point may repeat earlier ones
 
-    def feed(self, data: bytes) -> None:
-        """Raises IntegrityError for damaged data; the records before it are read."""
+    def feed(self, data: bytes, *, hidden: bool = False) -> None:
+        """hidden: a later process repeats these points, so only the names are read. Raises IntegrityError for
+        damaged data; the records before it are read."""
         self._partial_record += data
         for part in read_point_blocks(self._partial_record, self._names):
             if isinstance(part, int):
                 self._partial_record = self._partial_record[part:]
-            else:
+            elif not hidden:
                 self._append(part)
+
+    def restart(self) -> None:
+        """Begins the points of the next process. They replace earlier ones from their first step on."""
+        self._partial_record = b""
+        self._repeated = set(self._names)
 
     def _append(self, points: Iterator[tuple[int, int, int, float, float]]) -> None:
         series_by_id = self._series_by_id
@@ -114,6 +123,10 @@ class _ColumnReader:
                 if series.dropped:
                     series_by_id[number] = None
                     continue
+                if number in self._repeated:
+                    self._repeated.discard(number)
+                    if logged_step != NO_STEP:
+                        _drop_from(series, logged_step)
                 steps = series.steps
                 steps.append(logged_step if logged_step != NO_STEP else step_after(steps[-1]) if steps else 0)
                 series.values.append(value)
@@ -152,13 +165,7 @@ async def read_series(
             for stream in METRIC_STREAMS:
                 key = StreamKey(attempt, series_rank, stream)
                 if key in keys:
-                    await _merge_stream(
-                        streams,
-                        key,
-                        history.visible_streams.visible_length_of(attempt, series_rank, stream),
-                        columns,
-                        series_by_name,
-                    )
+                    await _merge_stream(streams, key, history.visible_streams, columns, series_by_name)
         restarted = history.visible_streams.restarted_attempts
         first_steps = [
             await first_step(streams, keys, attempt, series_rank)
@@ -169,8 +176,7 @@ async def read_series(
             for stream in METRIC_STREAMS:
                 key = StreamKey(attempt, series_rank, stream)
                 if key in keys:
-                    length = history.visible_streams.visible_length_of(attempt, series_rank, stream)
-                    await _merge_stream(streams, key, length, earlier, series_by_name)
+                    await _merge_stream(streams, key, history.visible_streams, earlier, series_by_name)
             end = min((step for step in first_steps if step is not None), default=None)
             for name, series in earlier.series.items():
                 later = columns.series.setdefault(name, Series())
@@ -197,6 +203,13 @@ async def first_step(
             first.feed(await streams.read(key, 0, _FIRST_READ_BYTES))
             steps += [] if first.first_step is None else [first.first_step]
     return min(steps, default=None)
+
+
+def _drop_from(series: Series, step: int) -> None:
+    """Removes the points at this step and after it."""
+    kept = [position for position, each in enumerate(series.steps) if each < step]
+    if len(kept) < len(series.steps):
+        _select(series, kept)
 
 
 def _prepend_earlier(series: Series, earlier: Series, end: int | None) -> None:
@@ -229,21 +242,21 @@ def _downsample_to_limit(all_series: dict[str, Series], max_points: int | None) 
 
 
 async def _merge_stream(
-    streams: Streams, key: StreamKey, limit: int | None, columns: _SeriesSelection, others: dict[str, Series]
+    streams: Streams,
+    key: StreamKey,
+    view: VisibleStreams,
+    columns: _SeriesSelection,
+    others: dict[str, Series],
 ) -> None:
-    reader, offset = columns.reader(), 0
-    while limit is None or offset < limit:
-        data = await streams.read(
-            key, offset, _READ_BYTES if limit is None else min(_READ_BYTES, limit - offset)
-        )
-        if not data:
-            return
-        offset += len(data)
+    reader = columns.reader()
+    async for span, data in read_spans(streams, key, view, block_bytes=_READ_BYTES):
+        if span.is_restart:
+            reader.restart()
         try:
             if len(data) <= _MIN_READ_BYTES:
-                reader.feed(data)
+                reader.feed(data, hidden=span.is_hidden)
             else:
-                await asyncio.to_thread(reader.feed, data)
+                await asyncio.to_thread(reader.feed, data, hidden=span.is_hidden)
         except IntegrityError:
             return
         all_series = [*columns.series.values(), *others.values()]
@@ -263,6 +276,10 @@ def _halve_all(all_series: Sequence[Series]) -> None:
 def _downsample(series: Series, max_points: int) -> None:
     positions = extreme_positions(series.values, max_points)
     if len(positions) < len(series.values):
-        series.steps = array("q", [series.steps[position] for position in positions])
-        series.values = array("d", [series.values[position] for position in positions])
-        series.times = array("d", [series.times[position] for position in positions])
+        _select(series, positions)
+
+
+def _select(series: Series, positions: Sequence[int]) -> None:
+    series.steps = array("q", [series.steps[position] for position in positions])
+    series.values = array("d", [series.values[position] for position in positions])
+    series.times = array("d", [series.times[position] for position in positions])

@@ -56,9 +56,16 @@ class OutputOrder:
             ends = {key.name: _visible_end(view, key, lengths.get(key.name, 0)) for key in keys}
             if any(ends[name] > begins[name] for name in names):
                 by_rank.append(await self._rank_parts(attempt, rank, begins, ends))
-        if len(by_rank) == 1:
-            return by_rank[0]
-        return list(merge(*by_rank, key=lambda part: inf if part.at is None else part.at))
+        merged = (
+            by_rank[0]
+            if len(by_rank) == 1
+            else list(merge(*by_rank, key=lambda part: inf if part.at is None else part.at))
+        )
+        return [
+            replace(part, begin=begin, end=end)
+            for part in merged
+            for begin, end in view.visible_parts(attempt, part.key.rank, part.key.name, part.begin, part.end)
+        ]
 
     async def _rank_parts(
         self, attempt: AttemptId, rank: int, begins: Mapping[str, int], ends: Mapping[str, int]

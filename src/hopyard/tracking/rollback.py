@@ -1,9 +1,9 @@
-"""Which part of a run's streams users see: parts after the checkpoint from which a later attempt resumed are
-omitted."""
+"""Which part of a run's streams users see: parts after the checkpoint from which a later attempt, or a later
+process of the same attempt, resumed are omitted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hopyard.domain.checkpoint import Checkpoint
@@ -14,6 +14,26 @@ JOURNAL_STREAM = "journal"
 
 
 @dataclass(frozen=True, slots=True)
+class RestartRange:
+    """A restart of a replica's process within an attempt, of one stream. The next process writes from `end`
+    on; it repeats the bytes [begin, end), which are hidden."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSegment:
+    """The bytes [begin, end) of a stream; None is its end. is_hidden: a later process repeats them.
+    is_restart: another process begins here."""
+
+    begin: int
+    end: int | None
+    is_hidden: bool = False
+    is_restart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class VisibleStreams:
     """The visible parts of a run's streams.
 
@@ -21,7 +41,8 @@ class VisibleStreams:
     stream ends for users. all_attempts: all attempts, since a journal records what happened and is never cut.
     resume_points: for attempts that end for users at a checkpoint, the rank and step of that checkpoint.
     restarted_attempts: attempts, in order, after which the run started without a checkpoint of Hopyard. The
-    script may have resumed from its own: see `metrics.read_series`.
+    script may have resumed from its own: see `metrics.read_series`. restarts: of replicas' processes, in
+    order, by attempt, rank and stream.
     """
 
     attempts: tuple[AttemptId, ...]
@@ -29,6 +50,7 @@ class VisibleStreams:
     all_attempts: tuple[AttemptId, ...] = ()
     resume_points: Mapping[AttemptId, tuple[int, int]] = field(default_factory=dict)
     restarted_attempts: tuple[AttemptId, ...] = ()
+    restarts: Mapping[tuple[AttemptId, int, str], tuple[RestartRange, ...]] = field(default_factory=dict)
 
     def attempts_of(self, stream: str) -> tuple[AttemptId, ...]:
         """Returns the attempts of which this stream is visible."""
@@ -37,6 +59,33 @@ class VisibleStreams:
     def visible_length_of(self, attempt: AttemptId, rank: int, stream: str) -> int | None:
         """Returns how many bytes of this stream are visible; None for all."""
         return None if stream == JOURNAL_STREAM else self.visible_lengths.get((attempt, rank, stream))
+
+    def restarts_of(self, attempt: AttemptId, rank: int, stream: str) -> tuple[RestartRange, ...]:
+        """Returns the restarts that this stream has, in order."""
+        return () if stream == JOURNAL_STREAM else self.restarts.get((attempt, rank, stream), ())
+
+    def visible_parts(
+        self, attempt: AttemptId, rank: int, stream: str, begin: int, end: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yields the parts of the bytes [begin, end) of this stream that no later process repeats."""
+        for span in self.spans_of(attempt, rank, stream):
+            part = max(begin, span.begin), end if span.end is None else min(end, span.end)
+            if not span.is_hidden and part[0] < part[1]:
+                yield part
+
+    def spans_of(self, attempt: AttemptId, rank: int, stream: str) -> Iterator[StreamSegment]:
+        """Yields the parts of this stream in order, up to its visible length."""
+        limit, position, is_restart = self.visible_length_of(attempt, rank, stream), 0, False
+        for cut in self.restarts_of(attempt, rank, stream):
+            if limit is not None and cut.begin >= limit:
+                break
+            if position < cut.begin:
+                yield StreamSegment(position, cut.begin, is_restart=is_restart)
+            if cut.begin < cut.end:
+                yield StreamSegment(cut.begin, cut.end, is_hidden=True)
+            position, is_restart = cut.end, True
+        if limit is None or position < limit:
+            yield StreamSegment(position, limit, is_restart=is_restart)
 
 
 def visible_streams(

@@ -10,6 +10,7 @@ from hopyard.domain.run import Run
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
 from hopyard.tracking.gang_rollback import cut_all_ranks
+from hopyard.tracking.process_restarts import may_restart, with_restarts
 from hopyard.tracking.rollback import VisibleStreams, visible_streams
 
 
@@ -29,4 +30,6 @@ async def load_history(runs: RunStore, streams: Streams, run_id: RunId) -> RunHi
     )
     if view.resume_points and run.spec.size > 1:
         view = await cut_all_ranks(streams, view, size=run.spec.size)
+    if may_restart(run.spec):
+        view = await with_restarts(streams, view, run.spec)
     return RunHistory(run, view)

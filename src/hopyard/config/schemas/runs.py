@@ -45,6 +45,7 @@ from hopyard.domain.gang import Closeness
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import OptionKind, OptionPlace, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
+from hopyard.domain.restart_policy import MAX_BACKOFF_S, MAX_RESTARTS, RestartMode
 from hopyard.domain.run import MAX_CONTINUED_RUNS, MAX_REPLICAS, RunSpec
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS
 from hopyard.domain.text import CONTROLS
@@ -86,6 +87,19 @@ class TopologyIn(RequestModel):
     slice: Annotated[int, Meta(ge=1, le=MAX_REPLICAS)] = 1
 
 
+class RestartIn(RequestModel):
+    """Whether the process of a replica starts again after its end.
+
+    limit: restarts of each replica in one attempt. window_s: only those of the last seconds count, null
+    counts all. backoff_s: the delay before the first restart; each further one doubles it.
+    """
+
+    mode: RestartMode = RestartMode.NEVER
+    limit: Annotated[int, Meta(ge=1, le=MAX_RESTARTS)] = 3
+    window_s: Seconds | None = None
+    backoff_s: Annotated[float, Meta(gt=0, le=MAX_BACKOFF_S)] = 1.0
+
+
 class RoleIn(RequestModel):
     command: Annotated[tuple[LongText, ...], Meta(min_length=1, max_length=10_000)]
     name: Name = "worker"
@@ -96,6 +110,7 @@ class RoleIn(RequestModel):
     topology: TopologyIn | None = None
     essential: bool = True
     private_folders: bool = False
+    restart: RestartIn = msgspec.field(default_factory=RestartIn)
 
 
 class DatasetRefIn(RequestModel):
