@@ -41,7 +41,7 @@ from hopyard.replica.output_recorder import OutputRecorder
 from hopyard.replica.output_uploads import OutputUploader
 from hopyard.replica.prepare import RunPreparation, home_view
 from hopyard.replica.process_env import process_env
-from hopyard.replica.process_restarts import ProcessRestarts, remaining_limit_s
+from hopyard.replica.process_restarts import ProcessRestarts
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.resource_limits import MemoryLimit, ReplicaCgroups
@@ -302,8 +302,7 @@ class Replica:
         started_at, begins = time.monotonic(), dict[str, int]()
         try:
             while True:
-                limit_s = remaining_limit_s(self._spec.launch.time_limit_s, started_at)
-                exit = self._supervise(self._state.child_pid, cgroups, limit_s, begins)
+                exit = self._supervise(self._state.child_pid, cgroups, started_at, begins)
                 last = restarts.last_exit(exit)
                 if last is not None:
                     return last
@@ -330,7 +329,7 @@ class Replica:
         )
 
     def _supervise(
-        self, pid: int, groups: ReplicaCgroups, limit_s: float | None, output_begins: Mapping[str, int]
+        self, pid: int, groups: ReplicaCgroups, limit_began_at: float, output_begins: Mapping[str, int]
     ) -> Exit:
         spec, now = self._spec, time.monotonic()
         system = SystemMetrics(self._folder, groups, spec.node.gpus)
@@ -341,12 +340,13 @@ class Replica:
             groups,
             memory,
             self._wakeup,
-            time_limit_s=limit_s,
+            time_limit_s=spec.launch.time_limit_s,
             grace_s=spec.node.grace_s,
             gang_folder=Path(spec.node.gang_folder or self._folder.root),
             report_limit=self._report_time_limit,
             request_sync=self._shipper.wake,
             output_begins=output_begins,
+            limit_began_at=limit_began_at,
             periodic=[
                 PeriodicAction(now + FIRST_INTERVAL_S, system.write_sample),
                 *gpu_memory_checks(spec.node, self._kill_for_memory, now),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -244,10 +243,3 @@ def _read(descriptor: int, begin: int) -> bytes:
         parts.append(part)
         offset += len(part)
     return b"".join(parts)
-
-
-def remaining_limit_s(limit_s: float | None, started_at: float) -> float | None:
-    """Returns the rest of the time limit of an attempt that began at `started_at`, by the monotonic clock."""
-    if limit_s is None or math.isinf(limit_s):
-        return limit_s
-    return max(0.001, limit_s - (time.monotonic() - started_at))

@@ -112,7 +112,7 @@ class _MemoryCounter:
 class Supervisor:
     """Watches one process until it and all its descendants have ended.
 
-    time_limit_s counts from the start of `run` and is enforced. Before the limit the process is requested to
+    time_limit_s counts from `limit_began_at`, by the monotonic clock, and is enforced. Before the limit the process is requested to
     save and exit; it gets SIGTERM at most `grace_s` before, and SIGKILL at the limit. report_limit: called
     with a message when the limit approaches. request_sync: called when the engine requests a sync with the
     server. gang_folder: where processes with safe points register. output_begins: where the output of the
@@ -132,6 +132,7 @@ class Supervisor:
     periodic: list[PeriodicAction] = field(default_factory=list)
     server_stop: StopOrder | None = None
     output_begins: Mapping[str, int] = field(default_factory=dict)
+    limit_began_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0  # Unix seconds, of the process and of those that it left behind
     _termination: Termination = field(init=False)
     _status: int | None = None
@@ -147,8 +148,8 @@ class Supervisor:
         node_kills = _MemoryCounter(started_at)
         limit_s = math.inf if self.time_limit_s is None else self.time_limit_s
         limit_at, notice_at = (
-            started_at + limit_s,
-            started_at + limit_s - min(_MAX_LIMIT_NOTICE_S, limit_s * _LIMIT_NOTICE_SHARE),
+            self.limit_began_at + limit_s,
+            self.limit_began_at + limit_s - min(_MAX_LIMIT_NOTICE_S, limit_s * _LIMIT_NOTICE_SHARE),
         )
         memory_at = started_at + self.memory.check_after_s
         while not self._reap():
