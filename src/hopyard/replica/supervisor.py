@@ -113,10 +113,10 @@ class Supervisor:
     """Watches one process until it and all its descendants have ended.
 
     time_limit_s counts from `limit_began_at`, by the monotonic clock, and is enforced. Before the limit the
-    process is requested to save and exit; it gets SIGTERM at most `grace_s` before, and SIGKILL at the limit. report_limit: called
-    with a message when the limit approaches. request_sync: called when the engine requests a sync with the
-    server. gang_folder: where processes with safe points register. output_begins: where the output of the
-    process begins in its streams.
+    process is requested to save and exit; it gets SIGTERM at most `grace_s` before, and SIGKILL at the
+    limit. report_limit: called with a message when the limit approaches. request_sync: called when the
+    engine requests a sync with the server. gang_folder: where processes with safe points register.
+    output_begins: where the output of the process begins in its streams.
     """
 
     folder: ReplicaDir
