@@ -44,6 +44,8 @@ MEANINGS: dict[str, tuple[Any, ...]] = {
     "python": ("spread:rack/2", "mnist=../data", "mnist:/data"),  # no such file
     "metric_lines": (["word"], ["a=b"]),  # no metric in it
     "essential": (False,),  # the only role
+    "service": (True, "yes"),  # likewise
+    "processes": (1, 3, 64, 101),  # without a launcher
 }
 
 
@@ -93,6 +95,39 @@ def test_all_keys_are_described() -> None:
     assert set(role["properties"]) == {*ROLE_KEYS, "arguments"}
     assert set(role["properties"]["resources"]["properties"]) == set(RESOURCE_KEYS)
     assert not VALIDATOR.is_valid({"roles": [{"command": "a"}], "role": []}), "an unknown key"
+
+
+@pytest.mark.parametrize(
+    ("document", "is_valid"),
+    [
+        ({"roles": [{"name": "a"}]}, False),
+        ({"launcher": "jax", "roles": [{"command": "a"}, {"name": "b"}]}, False),
+        ({"launcher": "mpi", "roles": [{"command": "a"}, {"name": "b"}]}, True),
+        ({"roles": [{"command": "a", "launcher": "mpi"}, {"name": "b", "launcher": "mpi"}]}, True),
+        ({"roles": [{"command": "a", "launcher": "mpi"}, {"name": "b"}]}, False),
+    ],
+)
+def test_only_roles_that_mpirun_starts_need_no_command(
+    tmp_path: Path, document: dict[str, Any], is_valid: bool
+) -> None:
+    file = tmp_path / "hop.yaml"
+    file.write_text(json.dumps(document))
+    assert VALIDATOR.is_valid(document) is is_valid
+    if not is_valid:
+        with pytest.raises(SpecError, match="command: missing"):
+            read_run_file(file, folder=tmp_path)
+    else:
+        assert [role.command for role in read_run_file(file, folder=tmp_path).roles] == [("a",)] * 2
+
+
+def test_parameter_servers_of_tensorflow_are_services(tmp_path: Path) -> None:
+    file = tmp_path / "hop.yaml"
+    roles = [{"name": "ps", "command": "a"}, {"name": "worker", "command": "a"}]
+    file.write_text(json.dumps({"launcher": "tensorflow", "roles": roles}))
+    assert [role.service for role in read_run_file(file, folder=tmp_path).roles] == [True, False]
+    file.write_text(json.dumps({"roles": [{"name": "ps", "command": "a", "service": True}]}))
+    with pytest.raises(SpecError, match="each role is a service"):
+        read_run_file(file, folder=tmp_path)
 
 
 def test_published_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,10 @@ GPUS = st.one_of(
     st.builds(dict, gpu_memory_bytes=SIZES, gpu_models=st.sampled_from([(), ("A100",), ("A100", "H100")])),
 )
 CPUS = st.just({}) | st.builds(dict, cpu_milli=st.integers(1, 64_000), cpu_limited=st.just(True))
+LAUNCHERS = st.one_of(
+    st.builds(dict, launcher=st.sampled_from(["none", "torchrun", "mpi", "tensorflow", "jax"])),
+    st.builds(dict, launcher=st.sampled_from(["torchrun", "mpi"]), processes=st.integers(1, 9)),
+)
 REPLICAS = st.one_of(
     st.builds(dict, replicas=st.integers(1, 64)),
     st.builds(dict, min_replicas=st.integers(1, 4), replicas=st.integers(5, 8)),
@@ -86,6 +91,8 @@ def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
         essential=name == "worker" or draw(st.booleans()),
         private_folders=draw(st.booleans()),
         restart=draw(RESTARTS),
+        service=name != "worker" and draw(st.booleans()),
+        **draw(LAUNCHERS),
         **draw(GPUS),
         **draw(CPUS),
         **draw(REPLICAS),
@@ -150,17 +157,20 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         extras=(("fpga", 1),), min_replicas=2, pools=("p",), labels=(("rack", "a"),),
         topology=TopologyRequest("same", "rack"), essential=False, private_folders=True,
         restart=RestartPolicy(RestartMode.ALWAYS),
+        launcher="mpi", processes=2, service=True,
     )  # fmt: skip
+    other = RoleRequest(("a",), "other", launcher="torchrun")
     request = RunRequest(
-        (role,), "p", "label", (DatasetRequest("d"),), {"lr": 0.1}, env={"A": "b"}, tags={"t": "v"},
+        (role, other), "p", "label", (DatasetRequest("d"),), {"lr": 0.1}, env={"A": "b"}, tags={"t": "v"},
         queue="q", priority=1, preemptible=False, topology=TopologyRequest("same", "node"), time_limit_s=60.0,
         requirements=tmp_path / "r.txt", interpreter=sys.executable, secrets=("S",), max_output_bytes=MIB,
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80},
     )  # fmt: skip
     values = run_file_values(request)
+    common = run_file_values(replace(request, roles=(other,)))
     # `restart` of the file is the default of its roles, and written in each
-    assert set(values) | {"restart"} == set(TOP_KEYS), (
+    assert {*values, *common, "restart"} == set(TOP_KEYS), (
         "a key that is not written is lost in `hop run --print-spec`"
     )
     assert set(values["roles"][0]) == set(ROLE_KEYS)

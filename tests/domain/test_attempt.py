@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,6 +120,40 @@ def test_only_essential_replicas_count(
     result, exit = gang_state(status(*ends), size=len(ends), optional={1, 2})
     assert result is phase
     assert (exit.kind if exit else None) == kind
+
+
+@pytest.mark.parametrize(
+    ("ends", "phase", "kind"),
+    [
+        ((None, None, BAD), AttemptPhase.STOPPING, ExitKind.EXIT_CODE),
+        ((None, None, GOOD), AttemptPhase.RUNNING, None),
+        ((GOOD, None, None), AttemptPhase.RUNNING, None),
+        ((GOOD, GOOD, None), AttemptPhase.STOPPING, None),
+        ((GOOD, GOOD, BAD), AttemptPhase.SUCCEEDED, ExitKind.EXIT_CODE),
+    ],
+)
+def test_service_ends_after_the_others(
+    ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None
+) -> None:
+    result, exit = gang_state(status(*ends), size=len(ends), optional={2}, services={2})
+    assert (result, exit.kind if exit else None) == (phase, kind)
+
+
+def test_first_failure_is_the_cause_unless_a_connection_broke() -> None:
+    def failed(rank: int, text: str, second: int) -> ReplicaStatus:
+        end = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
+        return ReplicaStatus(rank, ReplicaPhase.EXITED, exit=Exit(ExitKind.EXIT_CODE, 1, text), ended_at=end)
+
+    replicas = (
+        failed(0, "RuntimeError: Connection closed by peer [127.0.0.1]:4", 1),
+        failed(1, "KeyError: 'b'", 3),
+        failed(2, "ValueError: a", 2),
+    )
+    _, exit = gang_state(AttemptStatus(AttemptId("a.1"), replicas), size=3)
+    assert exit == Exit(ExitKind.EXIT_CODE, 1, "replica 2: ValueError: a")
+    killed = ReplicaStatus(1, ReplicaPhase.EXITED, exit=Exit(ExitKind.SIGNAL, 139, "killed by signal 11"))
+    _, exit = gang_state(AttemptStatus(AttemptId("a.1"), (replicas[0], killed)), size=2)
+    assert exit == Exit(ExitKind.SIGNAL, 139, "replica 1: killed by signal 11")
 
 
 @given(gangs(), st.sets(st.integers(1, 4)))

@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hopyard.config.requirements_path import parse_requirements_path
+from hopyard.domain.launcher import Launcher
 from hopyard.errors import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,6 +78,17 @@ private_folders_option = click.option(
     "--private-folders",
     is_flag=True,
     help="Give each replica a working folder of its own.  [default: one for those on a node]",
+)
+launcher_option = click.option(
+    "--launcher",
+    type=click.Choice([each.value for each in Launcher]),
+    help="How the processes of the replicas are started; torchrun and mpi start several in each.",
+)
+processes_option = click.option(
+    "--processes",
+    type=int,
+    metavar="N",
+    help="Processes that the launcher starts in each replica.  [default: one per GPU, at least one]",
 )
 checkpoints_option = click.option(
     "--checkpoints",

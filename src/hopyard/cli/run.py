@@ -17,6 +17,7 @@ from hopyard.cli.options import (
     extras_option,
     gpu_memory_option,
     json_option,
+    launcher_option,
     max_metrics_option,
     max_output_option,
     metric_line_option,
@@ -28,6 +29,7 @@ from hopyard.cli.options import (
     preempt_option,
     priority_option,
     private_folders_option,
+    processes_option,
     queue_option,
     secret_option,
     topology_option,
@@ -113,6 +115,8 @@ if TYPE_CHECKING:
     metavar="N",
     help="Spread the replicas over N nodes, equally many on each.  [default: one replica per node]",
 )
+@launcher_option
+@processes_option
 @private_folders_option
 @checkpoints_option
 @topology_option

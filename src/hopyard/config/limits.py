@@ -8,6 +8,7 @@ from __future__ import annotations
 MAX_CPU_MILLI = 10**9  # more than any node has: placement names the shortfall
 MAX_MEMORY_BYTES = 2**60
 MAX_GPUS = 999_999
+MAX_PROCESSES = 4096  # that a launcher starts in each replica
 MAX_EXTRAS = 10**9  # of one countable resource
 MAX_SECONDS = 10 * 365 * 86400.0  # ten years
 MIN_PRIORITY, MAX_PRIORITY = 0, 100

@@ -9,8 +9,9 @@ from hopyard.config.limits import MAX_EXTRAS
 from hopyard.config.restart_section import read_restart
 from hopyard.config.run_request import RoleRequest, gpu_fields
 from hopyard.config.schemas.runs import RoleIn
-from hopyard.config.section_values import read_field, read_name
+from hopyard.config.section_values import read_field, read_flag, read_name, read_positive_field
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
+from hopyard.domain.launcher import PARAMETER_SERVER_ROLE, Launcher
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.errors import SpecError
@@ -26,35 +27,52 @@ ROLE_KEYS = (
     "essential",
     "private_folders",
     "restart",
+    "launcher",
+    "processes",
+    "service",
 )
 RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
 
 
 def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
-    """Returns the roles under `roles`. `restart` of the file applies to roles without their own. Raises
-    SpecError."""
-    restart = read_restart(top)
-    roles = tuple(
-        read_role(as_section(top.file, f"roles.{i}", value), restart=restart)
-        for i, value in top.items("roles")
-    )
+    """Returns the roles under `roles`. `restart` and `launcher` of the file apply to roles without their own.
+    Raises SpecError."""
+    restart, launcher = read_restart(top), read_field(top, "launcher", RoleIn)
+    roles: list[RoleRequest] = []
+    for i, value in top.items("roles"):
+        first = next((role for role in roles if role.launcher == Launcher.MPI), None)
+        section = as_section(top.file, f"roles.{i}", value)
+        command = () if first is None else first.command
+        roles.append(read_role(section, restart=restart, launcher=launcher, mpi_command=command))
     if not roles:
         raise SpecError(
             f"{top.file}: roles: no role is given",
             hints=("a role needs at least a command: `roles: [{command: python train.py}]`",),
         )
-    return roles
+    return tuple(roles)
 
 
-def read_role(section: YamlSection, *, restart: RestartPolicy = NO_RESTART) -> RoleRequest:
-    """Returns one role. Raises SpecError."""
+def read_role(
+    section: YamlSection,
+    *,
+    restart: RestartPolicy = NO_RESTART,
+    launcher: Launcher = Launcher.NONE,
+    mpi_command: tuple[str, ...] = (),
+) -> RoleRequest:
+    """Returns one role. restart, launcher: the defaults. mpi_command: that of an earlier role with MPI, whose
+    `mpirun` starts the processes of this one as well. Raises SpecError."""
     section.check_keys(*ROLE_KEYS, "arguments")
+    if section.values.get("launcher") is not None:
+        launcher = read_field(section, "launcher", RoleIn)
+    is_started = launcher is Launcher.MPI and section.values.get("command") is None and bool(mpi_command)
+    name = read_name(section, "name") or "worker"
+    is_server = launcher is Launcher.TENSORFLOW and name == PARAMETER_SERVER_ROLE
     resources = section.section("resources").check_keys(*RESOURCE_KEYS)
     cpu_milli = resources.amount("cpus", units.parse_cpus)
     minimum, replicas = _read_replicas(section)
     return RoleRequest(
-        command=(*_read_command(section), *read_arguments(section)),
-        name=read_name(section, "name") or "worker",
+        command=mpi_command if is_started else (*_read_command(section), *read_arguments(section)),
+        name=name,
         replicas=replicas,
         min_replicas=minimum,
         cpu_milli=RoleRequest(()).cpu_milli if cpu_milli is None else cpu_milli,
@@ -67,6 +85,9 @@ def read_role(section: YamlSection, *, restart: RestartPolicy = NO_RESTART) -> R
         essential=read_field(section, "essential", RoleIn),
         private_folders=read_field(section, "private_folders", RoleIn),
         restart=read_restart(section, default=restart),
+        launcher=launcher.value,
+        processes=read_positive_field(section, "processes", RoleIn),
+        service=read_flag(section, "service", default=is_server),
         **_read_gpus(resources),
     )
 

@@ -31,6 +31,9 @@ roles:
     topology: same:node
     private_folders: true                      # a working folder for each replica, none shared
     restart: {policy: on-failure, limit: 3, window: 1h, backoff: 5s}   # or only the policy: on-failure
+    launcher: torchrun                         # or none, mpi, tensorflow, jax; above `roles` for all of them
+    processes: 4                               # that it starts in each replica; by default one per GPU
+    service: true                              # ended after the others, as parameter servers are
     essential: false                           # the gang runs on without it, until its other replicas end
 ```
 """
@@ -85,7 +88,7 @@ RUN_KEYS = (
     "metric_lines",
     "ports",
 )
-TOP_KEYS = (*RUN_KEYS, "restart", "roles")
+TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "roles")
 
 
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from hopyard.config.key_values import VARIABLE_PATTERN
-from hopyard.config.limits import MAX_EXTRAS, MAX_GPUS, MAX_PRIORITY, MIN_PRIORITY
+from hopyard.config.limits import MAX_EXTRAS, MAX_GPUS, MAX_PRIORITY, MAX_PROCESSES, MIN_PRIORITY
 from hopyard.config.schemas.runs import MAX_DATASETS, MAX_ROLES
 from hopyard.domain.gang import Closeness
 from hopyard.domain.ids import NAME_PATTERN
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.restart_policy import MAX_RESTARTS, RestartMode
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS, PORT_NAME_PATTERN
@@ -151,6 +152,10 @@ _RESTART: Schema = {
     "required": ["policy"],
     "additionalProperties": False,
 }
+_LAUNCHER: Schema = {
+    "description": "How the processes of the replicas are started.",
+    "enum": [*(each.value for each in Launcher), None],
+}
 _ROLE = _object(
     "Replicas of one kind.",
     {
@@ -167,10 +172,19 @@ _ROLE = _object(
         "essential": _flag("false: the gang continues without these replicas."),
         "private_folders": _flag("true: a working folder for each replica, none shared."),
         "restart": _RESTART,
+        "launcher": _LAUNCHER,
+        "processes": {
+            "description": "Processes that the launcher starts in each replica; by default one per GPU.",
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": MAX_PROCESSES,
+        },
+        "service": _flag("true: ended after the other replicas, as parameter servers are."),
     },
     type="object",
-    required=["command"],
 )
+# `mpirun` of the first replica starts the processes of all: other roles need no command
+_IS_MPI: Schema = {"properties": {"launcher": {"const": Launcher.MPI}}, "required": ["launcher"]}
 _PROPERTIES: dict[str, Schema] = {
     "name": _name("A label to find the run by."),
     "project": _name("The project of the run; by default the name of the folder."),
@@ -229,6 +243,7 @@ _PROPERTIES: dict[str, Schema] = {
     },
     "restart": {**_RESTART, "description": "Restart policy of the roles without their own."},
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
+    "launcher": _LAUNCHER,
     "roles": {
         "description": "The kinds of replicas of the gang.",
         "type": "array",
@@ -249,4 +264,6 @@ def run_file_schema() -> Schema:
         "properties": _PROPERTIES,
         "required": ["roles"],
         "additionalProperties": False,
+        "if": _IS_MPI,
+        "else": {"properties": {"roles": {"items": {"anyOf": [{"required": ["command"]}, _IS_MPI]}}}},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hopyard.config import resource_requests, units
@@ -10,6 +10,7 @@ from hopyard.config.resource_requests import GpuRequest
 from hopyard.config.restart_section import restart_values
 from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
 from hopyard.config.yaml_loader import dump_yaml
+from hopyard.domain.launcher import PARAMETER_SERVER_ROLE, Launcher
 from hopyard.domain.param_format import ParamStyle
 
 
@@ -37,7 +38,8 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "outputs": list(request.outputs),
         "metric_lines": list(request.metric_lines),
         "ports": _port_values(request.ports),
-        "roles": [_role_values(role) for role in request.roles],
+        "launcher": _common_launcher(request.roles),
+        "roles": [_role_values(role, _common_launcher(request.roles)) for role in request.roles],
     }
     return _without_defaults(values)
 
@@ -52,7 +54,14 @@ def _port_values(ports: Mapping[str, int]) -> Any:
     return dict(ports) if any(name != str(number) for name, number in ports.items()) else list(ports.values())
 
 
-def _role_values(role: RoleRequest) -> dict[str, Any]:
+def _common_launcher(roles: Sequence[RoleRequest]) -> str | None:
+    """Returns the launcher that all roles have; None without one."""
+    launchers = {role.launcher for role in roles}
+    return next(iter(launchers - {Launcher.NONE.value}), None) if len(launchers) == 1 else None
+
+
+def _role_values(role: RoleRequest, launcher: str | None) -> dict[str, Any]:
+    """launcher: that of the whole file."""
     gpus = GpuRequest(role.gpus, role.gpu_milli, role.gpu_models)
     models = "|".join(role.gpu_models)
     resources = {
@@ -74,8 +83,16 @@ def _role_values(role: RoleRequest) -> dict[str, Any]:
         "essential": None if role.essential else False,
         "private_folders": role.private_folders or None,
         "restart": restart_values(role.restart),
+        "launcher": None if role.launcher in (launcher, Launcher.NONE) else role.launcher,
+        "processes": role.processes or None,
+        "service": _service_value(role),
     }
     return _without_defaults(values)
+
+
+def _service_value(role: RoleRequest) -> bool | None:
+    is_server = role.launcher == Launcher.TENSORFLOW and role.name == PARAMETER_SERVER_ROLE
+    return None if role.service == is_server else role.service
 
 
 def _number(text: str) -> int | str | None:

@@ -15,6 +15,7 @@ from hopyard.config.key_values import Value
 from hopyard.config.limits import (
     MAX_DATASET_VERSION,
     MAX_PRIORITY,
+    MAX_PROCESSES,
     MAX_STREAM_BYTES,
     MIN_PRIORITY,
     MIN_STREAM_BYTES,
@@ -24,6 +25,7 @@ from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.gang import NODE_LEVEL, Closeness
 from hopyard.domain.ids import check_name, slug
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.param_format import ParamFormat
@@ -55,6 +57,9 @@ class RoleRequest:
     essential: bool = True
     private_folders: bool = False
     restart: RestartPolicy = NO_RESTART
+    launcher: str = Launcher.NONE.value
+    processes: int = 0
+    service: bool = False
 
     def spec(self) -> dict[str, Any]:
         """Returns the RoleSpec as JSON."""
@@ -79,6 +84,9 @@ class RoleRequest:
             "essential": self.essential,
             **({"private_folders": True} if self.private_folders else {}),
             **({} if self.restart == NO_RESTART else {"restart": asdict(self.restart)}),
+            **({} if self.launcher == Launcher.NONE else {"launcher": self.launcher}),
+            **({"processes": self.processes} if self.processes else {}),
+            **({"service": True} if self.service else {}),
         }
 
 
@@ -218,12 +226,23 @@ def check_priority(priority: int, *, what: str = "--priority") -> int:
 
 
 # options that apply to one role
-SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas", "nodes", "private_folders")
+SIZE_OPTIONS = (
+    "cpus",
+    "memory",
+    "gpus",
+    "gpu_memory",
+    "extras",
+    "replicas",
+    "nodes",
+    "private_folders",
+    "launcher",
+    "processes",
+)
 
 
 def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options --cpus, --memory, --gpus, --gpu-memory, --resource, --replicas and --nodes as
-    fields of a RoleRequest. An option without a value has no field. Raises SpecError."""
+    """Returns the options --cpus, --memory, --gpus, --gpu-memory, --resource, --replicas, --nodes, --launcher
+    and --processes as fields of a RoleRequest. An option without a value has no field. Raises SpecError."""
     fields: dict[str, Any] = {}
     if options.get("cpus") is not None:
         fields |= {"cpu_milli": units.parse_cpus(options["cpus"], what="--cpus"), "cpu_limited": True}
@@ -241,11 +260,34 @@ def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["extras"] = resource_requests.parse_extras(options["extras"])
     if options.get("private_folders"):
         fields["private_folders"] = True
+    if options.get("launcher"):
+        fields["launcher"] = parse_launcher(options["launcher"])
+    if options.get("processes") is not None:
+        fields["processes"] = check_processes(options["processes"])
     if options.get("replicas") is not None:
         fields["min_replicas"], fields["replicas"] = resource_requests.parse_replicas(options["replicas"])
     if options.get("nodes") is not None:
         fields |= _node_fields(options["nodes"], fields, options.get("topology"))
     return fields
+
+
+def parse_launcher(text: str, *, what: str = "--launcher") -> str:
+    """Raises SpecError for what is no launcher."""
+    if text not in set(Launcher):
+        raise SpecError(
+            f"{what}: `{text}` is not a launcher",
+            hints=unknown_name_hints(text, [each.value for each in Launcher], subject="launchers"),
+        )
+    return text
+
+
+def check_processes(count: int, *, what: str = "--processes") -> int:
+    if not 1 <= count <= MAX_PROCESSES:
+        raise SpecError(
+            f"{what}: {count} is not from 1 to {MAX_PROCESSES}",
+            hints=("leave it out for one process per GPU",),
+        )
+    return count
 
 
 def _node_fields(nodes: int, sizes: Mapping[str, Any], topology: str | None) -> dict[str, Any]:

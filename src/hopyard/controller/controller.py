@@ -15,7 +15,7 @@ from hopyard.controller.background import BackgroundEffects, run_logging_errors,
 from hopyard.controller.batch_reads import read_runs
 from hopyard.controller.gc_guard import GcGuard
 from hopyard.controller.launch_builder import LaunchBuilder
-from hopyard.controller.launcher import Launcher, RunReadTask
+from hopyard.controller.launcher import GangLauncher, RunReadTask
 from hopyard.controller.leader_election import LEASE_TTL, Leadership
 from hopyard.controller.reconciler import Reconciler
 from hopyard.controller.scheduling_loop import HOLDS_INTERVAL, MAX_HOLDS_PAUSE, CommittedBatch, SchedulingLoop
@@ -98,7 +98,7 @@ class Controller:
             on_request=self._observation_requested.set,
             preempt_grace=preempt_grace,
         )
-        self._launcher = Launcher(
+        self._launcher = GangLauncher(
             cluster=cluster,
             runs=runs,
             engine=engine,
@@ -257,6 +257,8 @@ class Controller:
         run = await self._runs.get(split_attempt(attempt)[0])
         optional = run.optional_ranks()
         if not exit.is_success:
+            if rank in run.service_ranks():
+                return not await self._all_essential_ended(attempt, run)
             return rank not in optional
         return bool(optional) and await self._all_essential_ended(attempt, run)
 

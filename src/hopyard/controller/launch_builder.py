@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from hopyard.domain.command import params_after
-from hopyard.domain.gang import Placement
+from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
+from hopyard.domain.launcher import Launcher, LauncherPeer
 from hopyard.domain.param_format import ParamValue
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
@@ -19,8 +20,8 @@ from hopyard.interfaces.run_store import RunStore
 class LaunchBuilder:
     """Builds launches.
 
-    server_url: where replicas reach the server. sign_token: creates the token of an attempt. study_secret:
-    returns the secret by which replicas of a study authenticate each other, always the same for an attempt.
+    server_url: where replicas reach the server. sign_token: creates the token of an attempt. gang_secret:
+    returns the secret by which replicas of a gang authenticate each other, always the same for an attempt.
     commands: those that changed parameters of an earlier attempt.
     user_secrets: returns the values of a user's secrets among the names.
     """
@@ -31,16 +32,16 @@ class LaunchBuilder:
         *,
         server_url: str,
         sign_token: Callable[[AttemptId], str],
-        study_secret: Callable[[AttemptId], str] = lambda _: "",
+        gang_secret: Callable[[AttemptId], str] = lambda _: "",
         user_secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]] | None = None,
         commands: CommandStore | None = None,
     ) -> None:
         self._commands = commands
-        self._runs, self._url, self._sign_token, self._study_secret, self._user_secrets = (
+        self._runs, self._url, self._sign_token, self._gang_secret, self._user_secrets = (
             runs,
             server_url,
             sign_token,
-            study_secret,
+            gang_secret,
             user_secrets,
         )
 
@@ -55,7 +56,9 @@ class LaunchBuilder:
         restore, values = await self._find_restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign_token(attempt)
         params = await self._current_params(run, attempt)
-        secret = "" if spec.study is None else self._study_secret(attempt)
+        has_secret = spec.study is not None or any(role.launcher is Launcher.MPI for role in spec.roles)
+        secret = self._gang_secret(attempt) if has_secret else ""
+        peers = _launcher_peers(spec, placement.gang)
         replicas: list[ReplicaLaunch] = []
         for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
             for role_rank in range(placed.replicas):
@@ -97,6 +100,9 @@ class LaunchBuilder:
                         continued_runs=spec.continued_runs,
                         elastic=spec.is_elastic,
                         secret=secret,
+                        service=role.service,
+                        launcher=role.launcher,
+                        launcher_peers=peers.get(role.launcher, ()),
                     )
                 )
         return Launch(attempt, placement, tuple(replicas))
@@ -132,6 +138,16 @@ class LaunchBuilder:
                 return RestorePoint(step, checkpoint.manifest)
         resume = run.spec.resume
         return RestorePoint(step, resume.manifest) if resume is not None and resume.step == step else None
+
+
+def _launcher_peers(spec: RunSpec, gang: Gang) -> Mapping[Launcher, tuple[LauncherPeer, ...]]:
+    """Returns the replicas of each launcher, in the order of ranks."""
+    peers: dict[Launcher, tuple[LauncherPeer, ...]] = {}
+    for role, placed in zip(spec.roles, gang.roles, strict=True):
+        if role.launcher is not Launcher.NONE:
+            own = (LauncherPeer(role.name, index, role.process_count) for index in range(placed.replicas))
+            peers[role.launcher] = (*peers.get(role.launcher, ()), *own)
+    return peers
 
 
 def _is_foreign(spec: RunSpec, restore: RestorePoint | None) -> bool:

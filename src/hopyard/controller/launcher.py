@@ -29,7 +29,7 @@ MAX_CACHED_RUNS = 8192
 RunReadTask = asyncio.Task[dict[RunId, Run]]
 
 
-class Launcher:
+class GangLauncher:
     """Launches attempts concurrently. on_recorded: awaited with the changes of a failed launch. observe_now:
     observes the engine, which may be unhealthy after a failure."""
 

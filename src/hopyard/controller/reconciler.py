@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from hopyard.controller.background import run_logging_errors
-from hopyard.controller.launcher import Launcher
+from hopyard.controller.launcher import GangLauncher
 from hopyard.controller.leader_election import Leadership
 from hopyard.controller.stop_requests import StopRequests
 from hopyard.domain.attempt import AttemptPhase, ReplicaPhase, ReplicaStatus
@@ -31,7 +31,7 @@ class Reconciler:
         engine: Engine,
         clock: Clock,
         leadership: Leadership,
-        launcher: Launcher,
+        launcher: GangLauncher,
         stop_requests: StopRequests,
         *,
         on_recorded: Callable[[RecordResult], Awaitable[None]],

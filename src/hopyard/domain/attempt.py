@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.peer_failure import is_peer_failure
 
 
 class AttemptPhase(StrEnum):
@@ -104,25 +106,41 @@ _BLAME_ORDER = (
     ExitKind.PEER_FAILED,
 )
 
+_OWN_ENDS = (ExitKind.EXIT_CODE, ExitKind.SIGNAL)  # by which a script ends itself
+
 
 def gang_state(
-    status: AttemptStatus, *, size: int, optional: Collection[int] = ()
+    status: AttemptStatus,
+    *,
+    size: int,
+    optional: Collection[int] = (),
+    services: Collection[int] = (),
 ) -> tuple[AttemptPhase, Exit | None]:
     """Derives the phase of a gang of `size` replicas from the phases of its replicas.
 
-    optional: the ranks that are not essential.
+    optional: the ranks whose end the gang does not wait for. services: those of them whose failure ends it
+    before.
 
     The gang runs when all replicas run, and succeeds when all essential replicas succeed. It has failed once
     an essential replica ended badly; the engine then stops the others. The exit is that of the replica to
-    blame, with its rank if there are several. The exits of the others are ignored. The gang ends only when
+    blame, with its rank if there are several: of equal kinds the first one, except that a broken connection
+    is the consequence of another failure. The exits of the others are ignored. The gang ends only when
     every replica has exited. Until then it is STOPPING after a bad exit, or after the exit of the last
     essential replica.
     """
     replicas = {replica.rank: replica for replica in status.replicas if 0 <= replica.rank < size}.values()
     exits = [(replica.rank, replica.exit) for replica in replicas if replica.exit is not None]
-    failures = [(rank, exit) for rank, exit in exits if not exit.is_success and rank not in optional]
+    succeeded = sum(exit.is_success and rank not in optional for rank, exit in exits)
+    is_served = succeeded == size - len(optional)  # services are ended after the others
+    failures = [
+        (_blame(replica), replica.rank, replica.exit)
+        for replica in replicas
+        if replica.exit is not None
+        and not replica.exit.is_success
+        and (replica.rank not in optional or (replica.rank in services and not is_served))
+    ]
     if failures:
-        rank, worst = min(failures, key=lambda pair: (_BLAME_ORDER.index(pair[1].kind), pair[0]))
+        _, rank, worst = min(failures, key=lambda failure: failure[:2])
         reason = worst.reason if size == 1 else f"replica {rank}: {worst.reason}"
         gang_exit = Exit(worst.kind, worst.code, reason)
         if len(exits) < size:
@@ -138,3 +156,13 @@ def gang_state(
         return AttemptPhase.STOPPING, None
     started = sum(replica.phase is not ReplicaPhase.PREPARING for replica in replicas)
     return (AttemptPhase.RUNNING if started == size else AttemptPhase.STARTING), None
+
+
+def _blame(replica: ReplicaStatus) -> tuple[int, bool, float]:
+    """Returns the place of a failed replica in the order of those to blame, the smallest first."""
+    assert replica.exit is not None
+    kind = replica.exit.kind
+    is_consequence = kind in _OWN_ENDS and is_peer_failure(replica.exit.reason)
+    place = _BLAME_ORDER.index(ExitKind.SIGNAL if is_consequence else kind)
+    ended_at = math.inf if replica.ended_at is None else replica.ended_at.timestamp()
+    return place, is_consequence, ended_at

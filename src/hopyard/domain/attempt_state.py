@@ -17,8 +17,8 @@ class AttemptState:
     """A live attempt, the newest of its run, and the data of the run that decide the next phase.
 
     losses: attempts in a row that were lost before it without progress of the run. refusals: likewise,
-    attempts that their node could not start. preempted: its preemption was requested. optional: ranks that
-    are not essential.
+    attempts that their node could not start. preempted: its preemption was requested. optional, services: as
+    in `gang_state`.
     """
 
     attempt: AttemptId
@@ -31,6 +31,7 @@ class AttemptState:
     max_attempts: int
     preempted: bool = False
     optional: frozenset[int] = frozenset()
+    services: frozenset[int] = frozenset()
     refusals: int = 0
 
 

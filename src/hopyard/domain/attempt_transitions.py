@@ -30,7 +30,10 @@ def apply_status(before: AttemptState, status: AttemptStatus) -> Transition | No
     """Returns the transition to `status`; None if it changes nothing."""
     replicas = merge_statuses(before.replicas, status.replicas, size=before.size)
     reported_phase, exit = gang_state(
-        AttemptStatus(before.attempt, replicas), size=before.size, optional=before.optional
+        AttemptStatus(before.attempt, replicas),
+        size=before.size,
+        optional=before.optional,
+        services=before.services,
     )
     if not reported_phase.is_live:
         return end_attempt(before, reported_phase, exit or lost_exit(PROCESSES_LOST), replicas=replicas)

@@ -53,7 +53,8 @@ class Role:
 
     min_replicas: an elastic role may start with fewer, down to this number; 0 means exactly `replicas`.
     essential: the gang ends with the first of these replicas that ends badly, and when all of them have
-    ended. Other replicas may end in any way.
+    ended. Other replicas may end in any way. service: these replicas serve the others, and are ended after
+    them; the gang ends when one of them ends badly before.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Role:
     where: NodeSelector = ANY_NODE
     topology: Topology | None = None
     essential: bool = True
+    service: bool = False
 
     @property
     def required_replicas(self) -> int:
@@ -111,10 +113,17 @@ class Gang:
         return any(role.required_replicas < role.replicas for role in self.roles)
 
     def optional_ranks(self) -> frozenset[int]:
-        """Returns the ranks of replicas that are not essential."""
-        if all(role.essential for role in self.roles):
+        """Returns the ranks of replicas whose end the gang does not wait for: services, and those that are
+        not essential."""
+        if all(role.essential and not role.service for role in self.roles):
             return frozenset()
-        return frozenset(rank for rank, role in self.replica_roles() if not role.essential)
+        return frozenset(rank for rank, role in self.replica_roles() if role.service or not role.essential)
+
+    def service_ranks(self) -> frozenset[int]:
+        """Returns the ranks of services whose failure ends the gang."""
+        if not any(role.service for role in self.roles):
+            return frozenset()
+        return frozenset(rank for rank, role in self.replica_roles() if role.service and role.essential)
 
     def with_replica_counts(self, counts: Sequence[int]) -> Gang:
         """Returns this gang with `counts[i]` replicas of role i; it is no longer elastic."""

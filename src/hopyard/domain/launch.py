@@ -8,6 +8,7 @@ from typing import Any
 
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId
+from hopyard.domain.launcher import Launcher, LauncherPeer
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.resources import Resources
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
@@ -61,7 +62,11 @@ class ReplicaLaunch:
     continued_runs: tuple[RunId, ...] = ()  # as of `domain.run.RunSpec`
     elastic: bool = False  # the gang may have more replicas in another attempt
     param_format: ParamFormat | None = None  # as of `domain.run.RunSpec`
-    secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
+    # known to the replicas of this attempt alone, hexadecimal digits; "" where they need none
+    secret: str = ""
+    service: bool = False  # as of `domain.gang.Role`
+    launcher: Launcher = Launcher.NONE  # as of `domain.run.RoleSpec`
+    launcher_peers: tuple[LauncherPeer, ...] = ()  # all replicas with this launcher, in the order of ranks
 
     @property
     def host_name(self) -> str:
@@ -70,9 +75,14 @@ class ReplicaLaunch:
 
     @property
     def in_gang(self) -> bool:
-        """Whether its process gets a rank: it is one of several, may be in another attempt, or runs a
-        study."""
-        return self.world_size > 1 or self.elastic or self.study is not None
+        """Whether its process gets a rank: it is one of several, may be in another attempt, has a launcher,
+        or runs a study."""
+        return (
+            self.world_size > 1
+            or self.elastic
+            or self.study is not None
+            or self.launcher is not Launcher.NONE
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,9 @@ class NodeContext:
     a folder that all replicas of the gang on this node share. namespaces: whether the run's process gets its
     own view of the home (`replica.mount_namespace`). machine_rank, machine_world_size: among the replicas
     that share `gang_folder`, which may be on several nodes of one machine; None: those of the node. hosts:
-    the address of each replica of the gang by its host name, in the order of ranks. ports: where
-    this replica serves each port of the run, by number.
+    the address of each replica of the gang by its host name, in the order of ranks. peer_ports: likewise, a
+    free port of each replica; that of rank 0 is `master_port`. ports: where this replica serves each port of
+    the run, by number.
 
     nvml: the GPUs are real GPUs that the driver knows (declared GPUs are not queried). gpu_milli: thousandths
     of each of `gpus` that belong to this replica. gpu_memory_bytes: its limit on each of them, 0 for none.
@@ -66,6 +67,7 @@ class NodeContext:
     namespaces: bool = True
     hosts: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[int, int] = field(default_factory=dict)
+    peer_ports: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_first(self) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from itertools import islice
 from typing import Any
 
 from hopyard.domain.attempt import Exit
@@ -21,6 +20,7 @@ from hopyard.domain.ids import (
     RunName,
     split_attempt,
 )
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.notebook import notebook_of
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.param_format import ParamValue as ParamValue
@@ -84,9 +84,10 @@ class RoleSpec:
     """One kind of replica. command: an argument vector, run in the folder of the code.
 
     A command that starts with `python` uses the interpreter of the run's environment. min_replicas, where,
-    topology, essential: as in `domain.gang.Role`. private_folders: each replica has a working folder of its
-    own; otherwise the replicas of the gang on one node share one. restart: whether its processes start again
-    after their end.
+    topology, essential, service: as in `domain.gang.Role`. private_folders: each replica has a working folder
+    of its own; otherwise the replicas of the gang on one node share one. restart: whether its processes start
+    again after their end. launcher: see `domain.launcher`. processes: those that the launcher starts in each
+    replica; 0 is one for each GPU, at least one.
     """
 
     command: tuple[str, ...]
@@ -99,6 +100,14 @@ class RoleSpec:
     essential: bool = True
     private_folders: bool = False
     restart: RestartPolicy = NO_RESTART
+    launcher: Launcher = Launcher.NONE
+    processes: int = 0
+    service: bool = False
+
+    @property
+    def process_count(self) -> int:
+        """The number of processes that the launcher starts in each replica."""
+        return (self.processes or self.resources.gpus or 1) if self.launcher.has_processes else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +232,10 @@ class RunSpec:
         """Whether the number of replicas may differ between attempts."""
         return any(role.min_replicas for role in self.roles)
 
+    @property
+    def has_launcher(self) -> bool:
+        return any(role.launcher is not Launcher.NONE for role in self.roles)
+
     def gang_roles(self) -> tuple[Role, ...]:
         """Returns the parts of its roles that decide the placement."""
         return tuple(
@@ -234,6 +247,7 @@ class RunSpec:
                 role.where,
                 role.topology,
                 role.essential,
+                role.service,
             )
             for role in self.roles
         )
@@ -433,16 +447,16 @@ class Run:
         return (*self.spec.continued_runs, self.id)[-MAX_CONTINUED_RUNS:]
 
     def optional_ranks(self) -> frozenset[int]:
-        """Returns the ranks of replicas of its newest attempt that are not essential."""
-        counts = (
-            [role.replicas for role in self.spec.roles]
-            if self.attempt is None or not self.attempt.counts
-            else self.attempt.counts
-        )
-        ranks = iter(range(sum(counts)))
-        return frozenset(
-            rank
-            for role, count in zip(self.spec.roles, counts, strict=True)
-            for rank in islice(ranks, count)
-            if not role.essential
-        )
+        """Returns the ranks of replicas of its newest attempt that it does not wait for: see
+        `Gang.optional_ranks`."""
+        return self._placed_gang().optional_ranks()
+
+    def service_ranks(self) -> frozenset[int]:
+        """Returns the ranks of services of its newest attempt: see `Gang.service_ranks`."""
+        return self._placed_gang().service_ranks()
+
+    def _placed_gang(self) -> Gang:
+        gang = Gang(GangId(self.id), self.spec.gang_roles(), self.submitted_at)
+        if self.attempt is None or not self.attempt.counts:
+            return gang
+        return gang.with_replica_counts(self.attempt.counts)

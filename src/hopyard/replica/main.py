@@ -34,6 +34,7 @@ from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import gpu_memory_checks
 from hopyard.replica.hosts_file import mount_hosts_file
+from hopyard.replica.launchers.launch_command import launch_command
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.orphan_killer import OrphanKiller
 from hopyard.replica.output_metrics import append_missing_points
@@ -220,6 +221,8 @@ class Replica:
         argv = list(command.words)
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
+        argv, variables = launch_command(spec, argv, interpreter=prepared.interpreter.path, env=env)
+        env |= variables
         view = home_view(spec, folder)
         if view is not None:
             view = replace(view, mounts={**prepared.mounts, **mount_hosts_file(spec, folder.root)})

@@ -108,6 +108,7 @@ def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
         "ROLE_RANK": str(launch.role_rank),
         "HOPYARD_REPLICA": launch.host_name,
         "HOPYARD_HOSTS": json.dumps(dict(node.hosts)),
+        "HOPYARD_PEER_PORTS": json.dumps(dict(node.peer_ports)),
     }
 
 

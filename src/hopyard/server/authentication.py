@@ -139,8 +139,8 @@ class TokenAuthenticator:
         expiry = int((self._now() + RUN_TOKEN_LIFETIME).timestamp())
         return f"{RUN_TOKEN_PREFIX}{attempt}_{expiry}_{_mac(self.keys.current_secret, attempt, expiry)}"
 
-    def study_secret(self, attempt: AttemptId) -> str:
-        """Returns the secret by which the replicas of a study's attempt authenticate each other."""
+    def gang_secret(self, attempt: AttemptId) -> str:
+        """Returns the secret by which the replicas of an attempt authenticate each other."""
         return hmac.digest(self.keys.current_secret, f"study {attempt}".encode(), "sha256").hex()
 
     async def require_same_study(self, caller: Caller, run: str) -> None:

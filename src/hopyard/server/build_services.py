@@ -135,7 +135,7 @@ async def build_services(
             runs,
             server_url=url,
             sign_token=tokens.sign_token,
-            study_secret=tokens.study_secret,
+            gang_secret=tokens.gang_secret,
             user_secrets=access.secret_values,
             commands=commands,
         ),

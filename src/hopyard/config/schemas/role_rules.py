@@ -17,6 +17,11 @@ def check_role(role: RoleSpec, path: str) -> None:
             f"{path}.min_replicas: {role.min_replicas} exceeds `replicas`, {role.replicas}",
             hints=("set `min_replicas` to at most `replicas`",),
         )
+    if role.processes and not role.launcher.has_processes:
+        raise SpecError(
+            f"{path}.processes: the launcher `{role.launcher}` starts one process in each replica",
+            hints=("set `launcher` to torchrun or mpi, or more `replicas`",),
+        )
     check_resources(role.resources, f"{path}.resources")
     check_node_selector(role.where, f"{path}.where")
     check_topology(role.topology, f"{path}.topology")

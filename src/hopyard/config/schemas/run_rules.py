@@ -56,6 +56,13 @@ def check_spec(spec: RunSpec) -> None:
         if not role.command or not role.command[0]:
             raise SpecError(f"roles.{index}.command: the program is empty")
         check_role(role, f"roles.{index}")
+    if any(role.service for role in spec.roles) and not any(
+        role.essential and not role.service for role in spec.roles
+    ):
+        raise SpecError(
+            "roles: each role is a service or not essential",
+            hints=("remove `service: true` from the role that does the work: services end after it",),
+        )
     if not any(role.essential for role in spec.roles):
         raise SpecError(
             "roles: no role is essential",
@@ -97,7 +104,7 @@ def check_spec(spec: RunSpec) -> None:
 def check_new_run(spec: RunSpec) -> None:
     """Checks the rules that only a new run or study of a user must keep. Forks, updates and trials inherit
     from runs of earlier versions, which may break these rules. Raises SpecError naming the path."""
-    check_variables(spec.env, in_gang=spec.size > 1 or spec.is_elastic)
+    check_variables(spec.env, in_gang=spec.size > 1 or spec.is_elastic or spec.has_launcher)
     if spec.study is None:
         return
     study = study_from_json(spec.study)

@@ -18,6 +18,7 @@ from hopyard.config.limits import (
     MAX_EXTRAS,
     MAX_GPUS,
     MAX_MEMORY_BYTES,
+    MAX_PROCESSES,
 )
 from hopyard.config.schemas.fields import (
     LINE,
@@ -42,6 +43,7 @@ from hopyard.config.schemas.fields import (
 )
 from hopyard.config.schemas.studies import StudyIn, to_study_json
 from hopyard.domain.gang import Closeness
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.param_format import OptionKind, OptionPlace, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
@@ -111,6 +113,9 @@ class RoleIn(RequestModel):
     essential: bool = True
     private_folders: bool = False
     restart: RestartIn = msgspec.field(default_factory=RestartIn)
+    launcher: Launcher = Launcher.NONE
+    processes: Annotated[int, Meta(ge=0, le=MAX_PROCESSES)] = 0
+    service: bool = False
 
 
 class DatasetRefIn(RequestModel):

@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.launch import Launch
+from hopyard.engines.local.ports import PortClaims
 from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
 
 
 @dataclass(slots=True)
 class AttemptShare:
-    """The share of one attempt. port: for the rendezvous of its replicas; also in `ports`."""
+    """The share of one attempt. port: for the rendezvous of its replicas; peer_ports: as in `NodeContext`.
+    All are also in `ports`."""
 
     ports: set[int] = field(default_factory=set)
     port: int = 0
+    peer_ports: dict[str, int] = field(default_factory=dict)
     cores: list[int] = field(default_factory=list)
 
 
@@ -33,19 +37,28 @@ def read_shares(attempts: Iterable[Path]) -> dict[AttemptId, AttemptShare]:
             if spec is not None:
                 share = shares.setdefault(AttemptId(attempt.name), AttemptShare())
                 share.port = spec.node.master_port
-                share.ports |= {share.port, *spec.node.ports.values()}
+                share.peer_ports = dict(spec.node.peer_ports)
+                share.ports |= {share.port, *share.peer_ports.values(), *spec.node.ports.values()}
                 share.cores.extend(spec.node.cpus or ())
     return shares
 
 
-def earlier_port(folders: Sequence[ReplicaFolder]) -> int:
-    """Returns the port that replicas of this attempt got from an engine that crashed during the launch; all
-    must use the same. Returns 0 without one."""
-    return next(
-        (
-            spec.node.master_port
-            for spec in (folder.read_spec() for folder in folders if folder.is_alive())
-            if spec is not None
-        ),
-        0,
+def assign_rendezvous_ports(
+    launch: Launch, folders: Sequence[ReplicaFolder], share: AttemptShare, claims: PortClaims
+) -> None:
+    """Completes the share of this launch with a port for each replica.
+
+    Replicas that an engine launched before it crashed have theirs, and all must know the same ports. A gang
+    of an earlier version has only the port of rank 0.
+    """
+    earlier = next(
+        (spec.node for spec in (folder.read_spec() for folder in folders if folder.is_alive()) if spec), None
     )
+    if not share.port and earlier is not None:
+        share.port, share.peer_ports = earlier.master_port, dict(earlier.peer_ports)
+    share.port = share.port or claims.choose()
+    share.ports.add(share.port)
+    if not share.peer_ports and launch.replicas[0].in_gang:
+        for replica in launch.replicas:
+            share.peer_ports[replica.host_name] = claims.choose() if replica.rank else share.port
+    share.ports |= {*share.peer_ports.values()}

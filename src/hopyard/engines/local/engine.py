@@ -32,7 +32,7 @@ from hopyard.domain.replica import (
     stop_order_for_peers,
 )
 from hopyard.domain.run_environment import replica_variables
-from hopyard.engines.local.attempt_share import AttemptShare, earlier_port, read_shares, used_ports
+from hopyard.engines.local.attempt_share import AttemptShare, assign_rendezvous_ports, read_shares
 from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
@@ -237,8 +237,7 @@ class LocalEngine:
         ]
         if to_start:
             share = shares.setdefault(launch.attempt, AttemptShare())
-            share.port = share.port or earlier_port(folders) or self._port_claims.choose()
-            share.ports.add(share.port)
+            assign_rendezvous_ports(launch, folders, share, self._port_claims)
             ranks = node_ranks([*assignments.values()])
             for folder, replica in to_start:
                 assignment, rank = assignments[replica.rank], ranks[replica.rank]
@@ -284,7 +283,7 @@ class LocalEngine:
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
         running = {folder.rank for folder, state in states if state is None or state.exit is None}
         first = (
-            {folder.rank for folder, _ in states if folder.rank in running and self._is_essential(folder)}
+            {folder.rank for folder, _ in states if folder.rank in running and self._is_awaited(folder)}
             if len(states) > 1
             else set()
         )
@@ -434,21 +433,27 @@ class LocalEngine:
         return exit_after_replica_death(folder.read_stop(), f"its replica died on node {node}")
 
     def _stop_peers(self, attempt: Path) -> None:
-        """Stops the other replicas of a gang once an essential replica has failed, or all essential ones have
-        ended. The streams of the ended replicas may still be on their way."""
+        """Stops the other replicas of a gang once an essential replica has failed, or all have ended that it
+        waits for. The streams of the ended replicas may still be on their way."""
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
         if len(states) < 2:
             return
         exits = [
             (folder, state.exit) for folder, state in states if state is not None and state.exit is not None
         ]
-        essential_exits = [(folder.rank, exit) for folder, exit in exits if self._is_essential(folder)]
+        awaited_exits = [(folder.rank, exit) for folder, exit in exits if self._is_awaited(folder)]
+        is_served = bool(awaited_exits) and not any(
+            self._is_awaited(folder) for folder, state in states if state is None or state.exit is None
+        )
         grace_s = self._grace.total_seconds()
-        order = stop_order_for_peers(essential_exits, grace_s)
+        order = stop_order_for_peers(
+            awaited_exits
+            if is_served
+            else [(folder.rank, exit) for folder, exit in exits if self._is_essential(folder)],
+            grace_s,
+        )
         if order is None:
-            if not essential_exits or any(
-                self._is_essential(folder) for folder, state in states if state is None or state.exit is None
-            ):
+            if not is_served:
                 return
             order = StopOrder(grace_s, reason="ended with its gang")
         order = replace(order, signal=self._earlier_signal(folder for folder, _ in states))
@@ -466,6 +471,12 @@ class LocalEngine:
     def _is_essential(folder: ReplicaFolder) -> bool:
         spec = folder.read_spec()
         return spec is None or spec.launch.essential
+
+    @staticmethod
+    def _is_awaited(folder: ReplicaFolder) -> bool:
+        """Returns whether the gang ends only after this replica: see `Gang.optional_ranks`."""
+        spec = folder.read_spec()
+        return spec is None or (spec.launch.essential and not spec.launch.service)
 
     async def _adopt(self, dead: Sequence[ReplicaFolder]) -> None:
         now = time.monotonic()

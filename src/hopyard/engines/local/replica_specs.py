@@ -75,6 +75,7 @@ class ReplicaSpecs:
             max_output_bytes=_smaller_limit(self.defaults.max_output_bytes, replica.max_output_bytes),
             max_metrics_bytes=_smaller_limit(self.defaults.max_metrics_bytes, replica.max_metrics_bytes),
             hosts={r.host_name: replica_address(share.port, r.rank) for r in launch.replicas},
+            peer_ports=dict(share.peer_ports),
             ports=ports,
         )
         return ReplicaSpec(replica, node)

@@ -46,6 +46,7 @@ class AttemptChanges:
             max_attempts=run.spec.max_attempts,
             preempted=attempt.preempted_for is not None,
             optional=attempt.placement.gang.optional_ranks(),
+            services=attempt.placement.gang.service_ranks(),
         )
 
     def apply(self, run: RunRow, transition: Transition | None) -> None:

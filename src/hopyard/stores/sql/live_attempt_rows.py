@@ -108,6 +108,7 @@ class LiveAttempt:
             max_attempts=self.max_attempts,
             preempted=self.preempted_for is not None,
             optional=self.placement.gang.optional_ranks(),
+            services=self.placement.gang.service_ranks(),
         )
 
 

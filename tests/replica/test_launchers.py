@@ -1,0 +1,102 @@
+"""The commands and variables by which the processes of a gang find each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.launch import ReplicaLaunch
+from hopyard.domain.launcher import Launcher, LauncherPeer
+from hopyard.domain.replica import NodeContext, ReplicaSpec
+from hopyard.domain.resources import Resources
+from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.launchers.launch_command import launch_command
+from hopyard.replica.launchers.torchrun import torchrun_words
+
+HOSTS = {"chief-0": "127.1.0.1", "worker-0": "127.1.0.2", "worker-1": "127.1.0.3", "ps-0": "127.1.0.4"}
+PORTS = {name: 5000 + index for index, name in enumerate(HOSTS)}
+
+
+def make_spec(
+    launcher: Launcher, name: str, peers: tuple[LauncherPeer, ...], cpu_milli: int = 1000
+) -> ReplicaSpec:
+    role, _, role_rank = name.rpartition("-")
+    launch = ReplicaLaunch(
+        AttemptId("a.1"), RunId("a"), "me/p/1", list(HOSTS).index(name), role, int(role_rank), len(HOSTS),
+        ("python", "train.py"), Resources(), "http://127.0.0.1:1", "token",
+        launcher=launcher, launcher_peers=peers,
+    )  # fmt: skip
+    node = NodeContext("local", "/home", "/home/server", 5000, hosts=HOSTS, peer_ports=PORTS)
+    return ReplicaSpec(launch, node)
+
+
+WORKERS = (LauncherPeer("worker", 0, 2), LauncherPeer("worker", 1, 4))
+ALL = (LauncherPeer("chief", 0), LauncherPeer("worker", 0), LauncherPeer("worker", 1), LauncherPeer("ps", 0))
+
+
+def test_processes_of_torchrun_meet_at_the_first_replica() -> None:
+    words = torchrun_words(make_spec(Launcher.TORCHRUN, "worker-1", WORKERS), ["p", "-u", "a.py", "-m"], "/p")
+    assert words[:4] == ["/p", "-u", "-m", "torch.distributed.run"]
+    assert set(words[4:-5]) == {
+        "--nnodes=2", "--node-rank=1", "--nproc-per-node=4", "--master-addr=127.1.0.2", "--master-port=5001",
+        "--role=worker",
+    }  # fmt: skip
+    assert words[-5:] == ["--no-python", "p", "-u", "a.py", "-m"]
+
+
+def test_missing_torch_is_named_before_the_start(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(PrepareFailed, match="needs the package torch"):
+        launch_command(
+            make_spec(Launcher.TORCHRUN, "worker-0", WORKERS), ["a"], interpreter=str(python), env={}
+        )
+
+
+@pytest.mark.parametrize(
+    ("peers", "name", "cluster"),
+    [
+        (
+            ALL,
+            "ps-0",
+            {
+                "chief": ["127.1.0.1:5000"],
+                "worker": ["127.1.0.2:5001", "127.1.0.3:5002"],
+                "ps": ["127.1.0.4:5003"],
+            },
+        ),
+        (
+            (*ALL[1:3], LauncherPeer("evaluator", 0)),
+            "worker-1",
+            {"worker": ["127.1.0.2:5001", "127.1.0.3:5002"]},
+        ),
+        (
+            (*ALL[1:3], LauncherPeer("evaluator", 0)),
+            "worker-1",
+            {"worker": ["127.1.0.2:5001", "127.1.0.3:5002"]},
+        ),
+    ],
+)
+def test_tensorflow_gets_the_servers_of_all_roles(
+    peers: tuple[LauncherPeer, ...], name: str, cluster: dict[str, list[str]]
+) -> None:
+    spec = make_spec(Launcher.TENSORFLOW, name, peers)
+    words, variables = launch_command(spec, ["a"], interpreter="/p", env={})
+    task = {"type": spec.launch.role, "index": spec.launch.role_rank}
+    assert (words, json.loads(variables["TF_CONFIG"])) == (["a"], {"cluster": cluster, "task": task})
+
+
+def test_jax_gets_its_coordinator() -> None:
+    _, variables = launch_command(
+        make_spec(Launcher.JAX, "worker-1", WORKERS), ["a"], interpreter="/p", env={}
+    )
+    assert variables == {
+        "JAX_COORDINATOR_ADDRESS": "127.1.0.2:5001",
+        "JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0:5001",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": "1",
+    }
