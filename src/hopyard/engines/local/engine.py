@@ -32,7 +32,12 @@ from hopyard.domain.replica import (
     stop_order_for_peers,
 )
 from hopyard.domain.run_environment import replica_variables
-from hopyard.engines.local.attempt_share import AttemptShare, assign_rendezvous_ports, read_shares
+from hopyard.engines.local.attempt_share import (
+    AttemptShare,
+    assign_rendezvous_ports,
+    read_shares,
+    used_ports,
+)
 from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
