@@ -79,6 +79,26 @@ async def main():
 
 asyncio.run(main())
 """
+PRIVATE_SERVER = """
+import asyncio, os
+from pathlib import Path
+
+async def serve(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 7\\r\\n\\r\\nprivate")
+    await writer.drain()
+    writer.close()
+
+async def main():
+    os.chdir(Path(os.environ["HOPYARD_SOCKET_WEB"]).parent)  # the address of a socket is short
+    await asyncio.start_unix_server(serve, Path(os.environ["HOPYARD_SOCKET_80"]).name)
+    await asyncio.start_unix_server(serve, "other.sock")
+    os.symlink("other.sock", os.environ["HOPYARD_SOCKET_LINKED"])
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
 # each process of the tests has another one: servers of different homes know nothing of each other's ports
 NAMED_PORT = choose_port(())
 
@@ -302,6 +322,19 @@ def test_only_listeners_of_the_run_are_reached(shell: Shell, client: Client, run
             writer.close()
 
     asyncio.run(forward())
+
+
+def test_private_socket_serves_a_port(shell: Shell, client: Client, token: str) -> None:
+    """Only the server reaches it. A link to another socket leads nowhere."""
+    shell.write("private.py", PRIVATE_SERVER)
+    name = shell.detach("--port", "web=80", "--port", "linked=81", "private.py")
+    wait_until(lambda: b"ready" in shell.hop("logs", name).out)
+    path = _path(client, name)
+    response = _request(client, path, headers=_bearer(token))
+    assert (response.status, response.read()) == (200, b"private")
+    linked = _request(client, path.replace("80", "81"), headers=_bearer(token))
+    assert (linked.status, linked.read().count(b"nothing listens on port 81 yet")) == (502, 1)
+    assert shell.hop("stop", name).code == 0
 
 
 def test_unknown_ports_are_refused(shell: Shell, run: str) -> None:

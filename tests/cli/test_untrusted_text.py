@@ -292,6 +292,7 @@ LISTINGS = [
         ("media", "{run}", "*"),
         ("media", "{run}", "m"),
         ("port", "{run}", "8888"),
+        ("notebook", "{run}"),
         ("info", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),

@@ -283,3 +283,72 @@ def complete_dataset(
     except HopyardError:
         return []
     return [CompletionItem(dataset["name"]) for dataset in datasets if dataset["name"].startswith(incomplete)]
+
+
+datasets_option = click.option(
+    "-d",
+    "--dataset",
+    "datasets",
+    multiple=True,
+    metavar="NAME[:VERSION][=PATH]",
+    shell_complete=complete_dataset,
+    help=(
+        "A dataset that the script reads (repeatable). Where the script looks for it: mnist=../data, "
+        "relative to the working folder, or mnist:/data/mnist. {dataset:mnist} in arguments is its folder."
+    ),
+)
+run_cpus_option = click.option(
+    "--cpus",
+    metavar="N",
+    help=("CPUs per replica, also fractions; a limit if given.  [default: 1, and idle CPUs]"),
+)
+run_memory_option = click.option(
+    "--memory",
+    metavar="8G",
+    help=("Memory limit per replica. A run that exceeds it is killed (out of memory)."),
+)
+run_gpus_option = click.option(
+    "--gpus",
+    metavar="N|MODEL:N",
+    help="GPUs per replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.",
+)
+time_option = click.option(
+    "--time",
+    metavar="2h",
+    help="Time limit of each attempt: 2h, 90m, 3600. A lost or preempted run gets the full limit again.",
+)
+requirements_option = click.option(
+    "--requirements",
+    type=REQUIREMENTS_PATH,
+    metavar="FILE",
+    help="Build the environment from this file, once (`pyproject.toml[EXTRA]:GROUP`).",
+)
+python_option = click.option(
+    "--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use."
+)
+project_option = click.option("--project", help="The project it belongs to.  [default: the folder's name]")
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a run that a person works in: resources, data, environment, queue."""
+    options = (
+        datasets_option,
+        run_cpus_option,
+        run_memory_option,
+        run_gpus_option,
+        gpu_memory_option,
+        time_option,
+        requirements_option,
+        python_option,
+        env_option,
+        secret_option,
+        name_option,
+        queue_option,
+        priority_option,
+        pool_option,
+        where_option,
+        project_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command

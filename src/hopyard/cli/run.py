@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hopyard.cli.options import (
-    REQUIREMENTS_PATH,
     checkpoints_option,
-    complete_dataset,
+    datasets_option,
     detach_option,
     env_option,
     extras_option,
@@ -30,8 +29,15 @@ from hopyard.cli.options import (
     priority_option,
     private_folders_option,
     processes_option,
+    project_option,
+    python_option,
     queue_option,
+    requirements_option,
+    run_cpus_option,
+    run_gpus_option,
+    run_memory_option,
     secret_option,
+    time_option,
     topology_option,
     where_option,
 )
@@ -52,18 +58,7 @@ if TYPE_CHECKING:
 )
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
 @module_option
-@click.option(
-    "-d",
-    "--dataset",
-    "datasets",
-    multiple=True,
-    metavar="NAME[:VERSION][=PATH]",
-    shell_complete=complete_dataset,
-    help=(
-        "A dataset that the script reads (repeatable). Where the script looks for it: mnist=../data, "
-        "relative to the working folder, or mnist:/data/mnist. {dataset:mnist} in arguments is its folder."
-    ),
-)
+@datasets_option
 @click.option(
     "-p",
     "--param",
@@ -77,28 +72,12 @@ if TYPE_CHECKING:
 @secret_option
 @name_option
 @click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
-@click.option(
-    "--cpus",
-    metavar="N",
-    help=("CPUs per replica, also fractions; a limit if given.  [default: 1, and idle CPUs]"),
-)
-@click.option(
-    "--memory",
-    metavar="8G",
-    help=("Memory limit per replica. A run that exceeds it is killed (out of memory)."),
-)
-@click.option(
-    "--gpus",
-    metavar="N|MODEL:N",
-    help="GPUs per replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.",
-)
+@run_cpus_option
+@run_memory_option
+@run_gpus_option
 @gpu_memory_option
 @extras_option
-@click.option(
-    "--time",
-    metavar="2h",
-    help="Time limit of each attempt: 2h, 90m, 3600. A lost or preempted run gets the full limit again.",
-)
+@time_option
 @max_output_option
 @max_metrics_option
 @metric_line_option
@@ -122,15 +101,8 @@ if TYPE_CHECKING:
 @topology_option
 @pool_option
 @where_option
-@click.option(
-    "--requirements",
-    type=REQUIREMENTS_PATH,
-    metavar="FILE",
-    help="Build the environment from this file, once (`pyproject.toml[EXTRA]:GROUP`).",
-)
-@click.option(
-    "--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use."
-)
+@requirements_option
+@python_option
 @queue_option
 @priority_option
 @preempt_option
@@ -140,7 +112,7 @@ if TYPE_CHECKING:
     metavar="RUN[@STEP]",
     help="Start from a checkpoint of RUN with the code of this folder; the newest without a step.",
 )
-@click.option("--project", help="The project it belongs to.  [default: the folder's name]")
+@project_option
 @click.option(
     "--print-spec",
     is_flag=True,

@@ -14,6 +14,9 @@ from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
 FIRST_PORT_VARIABLE = "PORT"  # a value of the user counts more
+NOTEBOOK_PORT = ("lab", 8888)  # name and number of the port of `hop notebook`
+SOCKET_VARIABLE = "HOPYARD_SOCKET_"  # the beginning of the names of variables with paths of sockets
+SOCKET_FOLDER = "ports"  # of a replica's folder
 MAX_PORTS = 16  # of one run
 MAX_PORT_NUMBER = 65_535
 PORT_NAME_PATTERN = r"[a-z][a-z0-9-]{0,30}|[1-9][0-9]{0,4}"
@@ -105,6 +108,21 @@ def port_variables(ports: Mapping[str, int], real: Mapping[int, int]) -> dict[st
         variables.setdefault(FIRST_PORT_VARIABLE, port)
         variables[f"HOPYARD_PORT_{number}"] = port
         variables[f"HOPYARD_PORT_{name.upper().replace('-', '_')}"] = port
+    return variables
+
+
+def socket_path(folder: str, number: int) -> str:
+    """Returns the path of the Unix socket at which a replica may serve a port for the server only. folder: of
+    the replica."""
+    return f"{folder}/{SOCKET_FOLDER}/{number}.sock"
+
+
+def socket_variables(ports: Mapping[str, int], folder: str) -> dict[str, str]:
+    """Returns the variables with the paths of these sockets, by number and by name."""
+    variables: dict[str, str] = {}
+    for name, number in ports.items():
+        for key in (str(number), name.upper().replace("-", "_")):
+            variables[f"{SOCKET_VARIABLE}{key}"] = socket_path(folder, number)
     return variables
 
 

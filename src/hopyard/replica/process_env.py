@@ -11,7 +11,7 @@ from hopyard.domain.dataset_paths import dataset_variable, fill_dataset_paths
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables
-from hopyard.domain.run_port import FIRST_PORT_VARIABLE, port_variables
+from hopyard.domain.run_port import FIRST_PORT_VARIABLE, SOCKET_FOLDER, port_variables, socket_variables
 from hopyard.private_files import make_folder
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.replica_dir import ReplicaDir
@@ -74,6 +74,9 @@ def process_env(
         "HOPYARD_EXTRAS": json.dumps(dict(launch.resources.extras)),
     }
     env |= {name: text for name, text in ports.items() if name != FIRST_PORT_VARIABLE}
+    if launch.ports:
+        make_folder(folder.root / SOCKET_FOLDER)
+        env |= socket_variables(launch.ports, str(folder.root))
     if launch.in_gang:
         env |= _rank_variables(spec)
     if node.gpus and node.gpu_milli < WHOLE_GPU:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import struct
 import sys
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Iterable, Iterator
@@ -12,8 +15,10 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.run_port import SOCKET_FOLDER, socket_path
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.errors import PortUnreachable
+from hopyard.private_files import open_below
 
 PortStream = tuple[StreamReader, StreamWriter]
 _LISTEN = "0A"  # the state of a socket in /proc/net/tcp
@@ -48,6 +53,10 @@ class PortConnector:
         port between the check and the connection.
         """
         folder = ReplicaFolder(self._attempts / attempt / str(rank))
+        if await asyncio.to_thread(_has_socket, folder, port):
+            stream = await _connect_socket(folder, port)
+            if stream is not None:
+                return stream
         real, listeners = await asyncio.to_thread(_own_listeners, folder, port)
         for host in dict.fromkeys(listener.loopback for listener in listeners):
             with suppress(OSError):
@@ -59,6 +68,41 @@ class PortConnector:
             f"the process that listens on port {port} refuses connections",
             hints=("see its output with `hop logs`",),
         )
+
+
+def _has_socket(folder: ReplicaFolder, port: int) -> bool:
+    return os.path.lexists(socket_path(str(folder.root), port))
+
+
+async def _connect_socket(folder: ReplicaFolder, port: int) -> PortStream | None:
+    """Connects to the Unix socket of a port. Returns None unless a process of the replica listens there.
+
+    The socket is opened before it is connected, and never by a link: a script may not make the server connect
+    to a socket that only the server can reach.
+    """
+    try:
+        sockets = open_below(folder.root, SOCKET_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    path = -1
+    try:
+        path = os.open(f"{port}.sock", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=sockets)
+        client.setblocking(False)
+        # a path of any length, which no script can replace meanwhile
+        await asyncio.get_running_loop().sock_connect(client, f"/proc/self/fd/{path}")
+        pid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        state = folder.read_state()
+        if state is not None and pid in await asyncio.to_thread(_descendants, state.pid):
+            return await asyncio.open_unix_connection(sock=client, limit=_STREAM_BYTES)
+        client.close()
+    except OSError:
+        client.close()
+    finally:
+        os.close(sockets)
+        if path >= 0:
+            os.close(path)
+    return None
 
 
 def _own_listeners(folder: ReplicaFolder, port: int) -> tuple[int, list[Listener]]:
