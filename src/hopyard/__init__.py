@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hopyard.sdk.api import Table as Table
     from hopyard.sdk.api import Text as Text
     from hopyard.sdk.api import Video as Video
+    from hopyard.sdk.api import alert as alert
     from hopyard.sdk.api import bind as bind
     from hopyard.sdk.api import dataset_path as dataset_path
     from hopyard.sdk.api import load as load
@@ -51,6 +52,7 @@ __all__ = [
     "Text",
     "TorchTrainable",
     "Video",
+    "alert",
     "bind",
     "dataset_path",
     "get_run",

@@ -46,6 +46,8 @@ from hopyard.controller.audit_retention import run_audit_retention
 from hopyard.controller.clock import SystemClock
 from hopyard.controller.gc_schedule import collect_young, run_full_collections
 from hopyard.controller.heartbeat import HEARTBEAT_TIMEOUT, run_heartbeat
+from hopyard.controller.notification_sender import TargetSender
+from hopyard.controller.notifier import Notifier
 from hopyard.controller.orphan_cleanup import run_orphan_cleanup
 from hopyard.controller.restored_home import cordon_restored
 from hopyard.domain.cluster import ServerRecord
@@ -78,6 +80,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
@@ -357,9 +360,11 @@ async def serve(
         # all checks have passed: from here on, the server may write to the database
         identity = await ensure_identity(home, access)
         await ensure_token(home, access, identity.owner, home_id, now=clock.now())
+        notifications = SqlNotificationStore(database)
         services = await build_services(
             runs=SqlRunStore(database),
             commands=SqlCommandStore(database),
+            notifications=notifications,
             cluster=cluster,
             datasets=SqlDatasetStore(database),
             queues=SqlQueueStore(database),
@@ -397,6 +402,7 @@ async def serve(
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
             # an earlier holder has certainly ended, since this process holds the lock of the home
             holder=f"{socket.gethostname()} {home_id}",
+            check_targets=settings.notifications.check,
         )
         exit_stack.push_async_callback(services.tokens.close)
         exit_stack.push_async_callback(services.ingest.flush_all)
@@ -431,8 +437,16 @@ async def serve(
                     run_orphan_cleanup(services.runs, streams, clock, run_folders=home.retained),
                 )
             )
+            notifier = Notifier(
+                notifications,
+                services.runs,
+                TargetSender(settings.notifications),
+                clock,
+                latest_metrics=services.latest_metrics,
+            )
             background = [
                 services.controller.run(),
+                notifier.run(),
                 *cleanups,
                 run_full_collections(clock),
                 audit,

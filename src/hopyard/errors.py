@@ -143,6 +143,10 @@ class WorkersLost(StudyFailed):
     code = "workers_lost"
 
 
+class DeliveryFailed(HopyardError):
+    code = "delivery_failed"
+
+
 class EngineError(HopyardError):
     code = "engine"
 

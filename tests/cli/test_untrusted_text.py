@@ -299,6 +299,7 @@ LISTINGS = [
         ("queue", "info", "nothing"),
         ("stop", "{failed}"),
         ("pause", "{failed}"),
+        ("alert", "x", "--run", "{failed}"),
         ("set", "{failed}", "lr=1"),
         ("update", "{behind}", "--note", "x"),
     ),

@@ -17,6 +17,7 @@ from hopyard.config.role_section import RESOURCE_KEYS, ROLE_KEYS
 from hopyard.config.run_file import TOP_KEYS, read_run_file
 from hopyard.config.run_file_text import format_run_file, run_file_values
 from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
+from hopyard.domain.notification import NotifyOn, NotifyTarget
 from hopyard.domain.restart_policy import NO_RESTART, RestartMode, RestartPolicy
 
 MIB = 1024**2
@@ -134,6 +135,9 @@ def requests(draw: st.DrawFn) -> RunRequest:
         outputs=tuple(draw(st.lists(st.sampled_from(["*.pt", "!tmp"]), max_size=2, unique=True))),
         metric_lines=tuple(draw(st.sampled_from([[], ["step {step}: loss {loss}"]]))),
         ports=draw(st.sampled_from([{}, {"80": 80}, {"web": 80, "81": 81}])),
+        on_end=draw(
+            st.sampled_from([(), (NotifyTarget("lab"), NotifyTarget("a@b.org", (NotifyOn.FAILED,)))])
+        ),
     )
 
 
@@ -165,7 +169,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         queue="q", priority=1, preemptible=False, topology=TopologyRequest("same", "node"), time_limit_s=60.0,
         requirements=tmp_path / "r.txt", interpreter=sys.executable, secrets=("S",), max_output_bytes=MIB,
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
-        metric_lines=("m {a}",), ports={"web": 80},
+        metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))

@@ -34,6 +34,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
@@ -198,6 +199,7 @@ async def api_server(
         runs=SqlRunStore(database),
         cluster=SqlClusterStore(database),
         commands=SqlCommandStore(database),
+        notifications=SqlNotificationStore(database),
         datasets=SqlDatasetStore(database),
         queues=SqlQueueStore(database),
         reservations=SqlReservationStore(database),

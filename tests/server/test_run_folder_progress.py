@@ -16,6 +16,7 @@ from hopyard.server.run_folder_progress import has_new_checkpoint
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.commands import MemoryCommandStore
+from hopyard.stores.memory.notifications import MemoryNotificationStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
 from hopyard.stores.memory.state import MemoryState
@@ -44,6 +45,7 @@ def test_only_new_checkpoints_are_progress(tmp_path: Path) -> None:
             MemoryReservationStore(state),
             MemoryUsageStore(state),
             MemoryCommandStore(state),
+            MemoryNotificationStore(state),
         )
         run_id, attempt = await started_run(stores, max_attempts=5, checkpoint_files=("model.pt",))
         first = {"run/model.pt": "one", "run/train.log": "begun"}

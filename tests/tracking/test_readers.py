@@ -33,6 +33,7 @@ from hopyard.interfaces.run_store import RunSummary
 from hopyard.interfaces.streams import Segment, StreamKey
 from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.commands import MemoryCommandStore
+from hopyard.stores.memory.notifications import MemoryNotificationStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
 from hopyard.stores.memory.state import MemoryState
@@ -194,6 +195,7 @@ def test_extremes_are_those_of_the_visible_curve() -> None:
             MemoryReservationStore(state),
             MemoryUsageStore(state),
             MemoryCommandStore(state),
+            MemoryNotificationStore(state),
         )
         run, attempt = await started_run(stores, replicas=2, datasets=(DatasetRef("d", 1),))
         ingest = StreamIngest(stores.runs, streams, RunSubscriptions())

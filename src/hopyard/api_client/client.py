@@ -58,6 +58,11 @@ class Client(HttpClient):
         reply: api.RunOut = self.call("POST", "/runs", json_body=body, query={"plan": plan})
         return reply
 
+    def create_run_alert(self, run: str, body: api.AlertIn | None = None) -> api.AlertOut:
+        """Give notice of something to the targets of a run."""
+        reply: api.AlertOut = self.call("POST", f"/runs/{run}/alerts", json_body=body or {})
+        return reply
+
     def create_run_command(self, run: str, body: api.CommandIn) -> api.CommandOut:
         """Give a command to a live run: pause it, resume it, or set parameters."""
         reply: api.CommandOut = self.call("POST", f"/runs/{run}/commands", json_body=body)

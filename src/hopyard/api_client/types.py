@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 JsonObject = dict[str, Any]  # an object whose keys the description leaves open
 
 
+AlertLevel = Literal["error", "info", "warning"]
 BudgetUnit = Literal["epochs", "steps"]
 Closeness = Literal["balanced", "near", "same", "spread"]
 CommandKind = Literal["pause", "resume", "set"]
@@ -28,7 +29,9 @@ ExitKind = Literal[
     "time-limit",
 ]
 Goal = Literal["max", "min"]
+Launcher = Literal["jax", "mpi", "none", "tensorflow", "torchrun"]
 MediaKind = Literal["audio", "figure", "histogram", "image", "table", "text", "video"]
+NotifyOn = Literal["alert", "cancelled", "failed", "succeeded"]
 OptionKind = Literal[
     "count", "flag", "joined", "list", "omitted", "positional", "remainder", "repeated", "value"
 ]
@@ -39,11 +42,13 @@ ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook",
 Period = Literal["day", "month", "week"]
 RestartMode = Literal["always", "never", "on-failure"]
 RunEventKind = Literal[
+    "alert",
     "breached",
     "changed",
     "control",
     "damaged",
     "media",
+    "notified",
     "preempted",
     "promised",
     "restarted",
@@ -54,6 +59,19 @@ RunEventKind = Literal[
 RunPhase = Literal["cancelled", "failed", "paused", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]
 ValueSource = Literal["best", "last", "summary"]
+
+
+class AlertIn(TypedDict):
+    level: NotRequired[AlertLevel]
+    text: NotRequired[str]
+    title: NotRequired[str]
+
+
+class AlertOut(TypedDict):
+    """targets: what is notified, without the secret parts of addresses."""
+
+    run: str
+    targets: list[str]
 
 
 class ApplyOut(TypedDict):
@@ -730,6 +748,21 @@ class NodesOut(TypedDict):
     nodes: list[NodeOut]
 
 
+class NotifyTarget(TypedDict):
+    """A target of a run. when: the events it gets; all without any."""
+
+    to: str
+    when: NotRequired[list[NotifyOn]]
+
+
+class NotifyTargetIn(TypedDict):
+    """to: an e-mail address, the address of a webhook, or a target in the settings of the server. when:
+    the events it gets; all without any."""
+
+    to: str
+    when: NotRequired[Sequence[NotifyOn]]
+
+
 class OfflineIn(TypedDict):
     """A run that was recorded without a server. Its streams follow as those of attempt 1, rank 0."""
 
@@ -1076,12 +1109,15 @@ class ResumeIn(TypedDict):
 class RoleIn(TypedDict):
     command: Sequence[str]
     essential: NotRequired[bool]
+    launcher: NotRequired[Launcher]
     min_replicas: NotRequired[int]
     name: NotRequired[str]
     private_folders: NotRequired[bool]
+    processes: NotRequired[int]
     replicas: NotRequired[int]
     resources: NotRequired[ResourcesIn]
     restart: NotRequired[RestartIn]
+    service: NotRequired[bool]
     topology: NotRequired[TopologyIn | None]
     where: NotRequired[WhereIn]
 
@@ -1089,18 +1125,22 @@ class RoleIn(TypedDict):
 class RoleSpec(TypedDict):
     """One kind of replica. command: an argument vector, run in the folder of the code. A command that
     starts with `python` uses the interpreter of the run's environment. min_replicas, where, topology,
-    essential: as in `domain.gang.Role`. private_folders: each replica has a working folder of its own;
-    otherwise the replicas of the gang on one node share one. restart: whether its processes start again
-    after their end."""
+    essential, service: as in `domain.gang.Role`. private_folders: each replica has a working folder of
+    its own; otherwise the replicas of the gang on one node share one. restart: whether its processes
+    start again after their end. launcher: see `domain.launcher`. processes: those that the launcher
+    starts in each replica; 0 is one for each GPU, at least one."""
 
     command: list[str]
     essential: NotRequired[bool]
+    launcher: NotRequired[Launcher]
     min_replicas: NotRequired[int]
     name: NotRequired[str]
     private_folders: NotRequired[bool]
+    processes: NotRequired[int]
     replicas: NotRequired[int]
     resources: NotRequired[Resources]
     restart: NotRequired[RestartPolicy]
+    service: NotRequired[bool]
     topology: NotRequired[Topology | None]
     where: NotRequired[NodeSelector]
 
@@ -1242,6 +1282,7 @@ class RunSpec(TypedDict):
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
     metric_lines: NotRequired[list[str]]
+    on_end: NotRequired[list[NotifyTarget]]
     outputs: NotRequired[list[str]]
     param_format: NotRequired[ParamFormat | None]
     params: NotRequired[dict[str, str | int | float | bool | None]]
@@ -1380,6 +1421,7 @@ class SpecIn(TypedDict):
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
     metric_lines: NotRequired[Sequence[str]]
+    on_end: NotRequired[Sequence[NotifyTargetIn]]
     outputs: NotRequired[Sequence[str]]
     param_format: NotRequired[ParamFormatIn | None]
     params: NotRequired[Mapping[str, str | int | float | bool | None]]

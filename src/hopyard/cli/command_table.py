@@ -38,6 +38,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("pause", RUN_SECTION, "pause:pause", "Make a run wait at its next safe point."),
     CommandEntry("set", RUN_SECTION, "set:set_params", "Change parameters of a running script."),
+    CommandEntry("alert", RUN_SECTION, "alert:alert", "Notify the targets of a run."),
     CommandEntry(
         "update",
         RUN_SECTION,

@@ -34,6 +34,7 @@ from hopyard.config.resource_requests import (
     format_topology,
 )
 from hopyard.config.units import format_cpus, format_memory, format_time
+from hopyard.domain.notification import shown_target
 from hopyard.domain.text import escape, first_line
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def info_lines(
     yield from _labelled_lines("from output", list(spec.get("metric_lines", ())))
     if ports := spec.get("ports"):
         yield "ports", ", ".join(str(n) if name == str(n) else f"{name}={n}" for name, n in ports.items())
+    yield from _labelled_lines("notifies", [_target_text(target) for target in spec.get("on_end", ())])
     yield from _labelled_lines("outputs", [", ".join(spec["outputs"])] if spec.get("outputs") else [])
     if spec.get("forked_from"):
         yield (
@@ -332,6 +334,11 @@ def _checkpoint_lines(checkpoints: list[api.CheckpointOut]) -> list[str]:
         )
         for c in checkpoints
     ]
+
+
+def _target_text(target: api.NotifyTarget) -> str:
+    events = ", ".join(target.get("when") or ())
+    return f"{escape(shown_target(target['to']))}{f' ({events})' if events else ''}"
 
 
 def _labelled_lines(label: str, lines: list[str]) -> Iterator[tuple[str, str]]:

@@ -174,6 +174,16 @@ ports_option = click.option(
         "real number in $PORT, or by {port:PORT} in arguments."
     ),
 )
+on_end_option = click.option(
+    "--on-end",
+    "on_end",
+    multiple=True,
+    metavar="[EVENT,…=]TARGET",
+    help=(
+        "Notify of the end and of alerts: an e-mail address, the address of a webhook, or a target of the "
+        "server (repeatable). failed=TARGET: only of a failure."
+    ),
+)
 preempt_option = click.option(
     "--no-preempt",
     "preemptible",

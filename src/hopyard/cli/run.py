@@ -21,6 +21,7 @@ from hopyard.cli.options import (
     max_output_option,
     metric_line_option,
     name_option,
+    on_end_option,
     outputs_option,
     params_as_option,
     pool_option,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 @metric_line_option
 @outputs_option
 @ports_option
+@on_end_option
 @click.option(
     "--replicas",
     metavar="N|MIN-MAX",

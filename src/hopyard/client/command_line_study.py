@@ -23,6 +23,7 @@ FILE_KEYS = {
     **{name: name for name in ("metric", "mode", "searcher", "epochs", "steps", "concurrent", "project")},
     **{name: name for name in ("datasets", "env", "secrets", "tags", "requirements", "python", "time")},
     "metric_lines": "metric_lines",
+    "on_end": "on_end",
     "params_as": "params_as",
     **{name: f"resources.{name}" for name in ("cpus", "memory", "gpus", "gpu_memory")},
 }
@@ -60,6 +61,7 @@ def build_command_line_study(
         trial, roles=(driver_role(),), label=own.study.name, params={}, topology=None, time_limit_s=None
     )
     texts = value_texts(options.get("params") or ())
+    trial = replace(trial, on_end=())  # the study notifies of its own end
     return StudyRequest(own.study, run, trial, own.new_keys, texts, own.has_default_searcher)
 
 

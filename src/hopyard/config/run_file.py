@@ -13,6 +13,7 @@ tags: {team: vision}
 requirements: requirements.txt  # relative to this file
 ports: [8888]                   # or {web: 8888}: at which the scripts serve
 restart: never                  # of roles without their own
+on_end: [lab, {to: alice@lab.org, when: [failed]}]       # is notified of the end, and of alerts
 python: "3.11"                  # or the path of an interpreter, relative to this file
 queue: research
 priority: 50
@@ -60,9 +61,16 @@ from hopyard.config.run_request import (
 from hopyard.config.schemas.runs import SpecIn
 from hopyard.config.section_values import read_field, read_name, read_param
 from hopyard.config.spec_keys import check_file_spec
-from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
+from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
 from hopyard.domain.ids import check_label
 from hopyard.domain.metric_line import check_metric_lines
+from hopyard.domain.notification import (
+    NotifyTarget,
+    check_target,
+    check_targets,
+    parse_events,
+    parse_target,
+)
 from hopyard.domain.run_port import MAX_PORT_NUMBER, parse_ports
 
 RUN_KEYS = (
@@ -87,6 +95,7 @@ RUN_KEYS = (
     "outputs",
     "metric_lines",
     "ports",
+    "on_end",
 )
 TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "roles")
 
@@ -123,6 +132,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         outputs=_read_outputs(top),
         metric_lines=_read_metric_lines(top),
         ports=_read_ports(top),
+        on_end=_read_targets(top),
         requirements=_read_requirements(top, base),
         python="" if "/" in top.text("python") else top.text("python"),
         interpreter=_read_interpreter(top, base),
@@ -256,6 +266,25 @@ def _read_interpreter(top: YamlSection, base: Path) -> str:
             "give the path of a python program, relative to the folder of this file, or a version",
         )
     return str(path)
+
+
+def _read_targets(top: YamlSection) -> tuple[NotifyTarget, ...]:
+    value = top.values.get("on_end")
+    if isinstance(value, str):
+        return (top.parsed("on_end", partial(parse_target, value, what="on_end")),)
+    targets: list[NotifyTarget] = []
+    for index, item in top.items("on_end"):
+        path = f"on_end.{index}"
+        if isinstance(item, str):
+            targets.append(top.parsed(path, partial(parse_target, item, what=path)))
+            continue
+        section = as_section(top.file, path, item).check_keys("to", "when")
+        when = section.values.get("when") or []
+        words = [when] if isinstance(when, str) else [str(word) for _, word in section.items("when")]
+        events = section.parsed("when", partial(parse_events, words, what="when"))
+        target = NotifyTarget(section.text("to"), events)
+        targets.append(section.parsed("to", partial(check_target, target, what="to")))
+    return top.parsed("on_end", partial(check_targets, targets))
 
 
 def _read_requirements(top: YamlSection, base: Path) -> Path | None:

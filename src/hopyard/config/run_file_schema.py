@@ -14,6 +14,7 @@ from hopyard.config.schemas.runs import MAX_DATASETS, MAX_ROLES
 from hopyard.domain.gang import Closeness
 from hopyard.domain.ids import NAME_PATTERN
 from hopyard.domain.launcher import Launcher
+from hopyard.domain.notification import MAX_TARGETS, TARGET_PATTERN, NotifyOn
 from hopyard.domain.restart_policy import MAX_RESTARTS, RestartMode
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS, PORT_NAME_PATTERN
@@ -185,6 +186,7 @@ _ROLE = _object(
 )
 # `mpirun` of the first replica starts the processes of all: other roles need no command
 _IS_MPI: Schema = {"properties": {"launcher": {"const": Launcher.MPI}}, "required": ["launcher"]}
+_EVENTS = f"(?:{'|'.join(NotifyOn)})"
 _PROPERTIES: dict[str, Schema] = {
     "name": _name("A label to find the run by."),
     "project": _name("The project of the run; by default the name of the folder."),
@@ -242,6 +244,27 @@ _PROPERTIES: dict[str, Schema] = {
         "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_PORT_NUMBER},
     },
     "restart": {**_RESTART, "description": "Restart policy of the roles without their own."},
+    "on_end": {
+        "description": "Is notified of the end of the run and of alerts: an e-mail address, the address of "
+        "a webhook, or a target of the server.",
+        "type": ["string", "array", "null"],
+        "pattern": f"^(?:{_EVENTS}(?:,{_EVENTS})*=)?(?:{TARGET_PATTERN})$",
+        "maxItems": MAX_TARGETS,
+        "items": {
+            "type": ["string", "object"],
+            "pattern": f"^(?:{_EVENTS}(?:,{_EVENTS})*=)?(?:{TARGET_PATTERN})$",
+            "properties": {
+                "to": {"type": "string", "pattern": f"^(?:{TARGET_PATTERN})$"},
+                "when": {
+                    "description": "Only these events; all without it.",
+                    "type": ["string", "array", "null"],
+                    "items": {"enum": [str(event) for event in NotifyOn]},
+                },
+            },
+            "required": ["to"],
+            "additionalProperties": False,
+        },
+    },
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
     "launcher": _LAUNCHER,
     "roles": {

@@ -11,6 +11,7 @@ from hopyard.config.restart_section import restart_values
 from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
 from hopyard.config.yaml_loader import dump_yaml
 from hopyard.domain.launcher import PARAMETER_SERVER_ROLE, Launcher
+from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.param_format import ParamStyle
 
 
@@ -39,6 +40,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "metric_lines": list(request.metric_lines),
         "ports": _port_values(request.ports),
         "launcher": _common_launcher(request.roles),
+        "on_end": [_target_value(target) for target in request.on_end],
         "roles": [_role_values(role, _common_launcher(request.roles)) for role in request.roles],
     }
     return _without_defaults(values)
@@ -58,6 +60,10 @@ def _common_launcher(roles: Sequence[RoleRequest]) -> str | None:
     """Returns the launcher that all roles have; None without one."""
     launchers = {role.launcher for role in roles}
     return next(iter(launchers - {Launcher.NONE.value}), None) if len(launchers) == 1 else None
+
+
+def _target_value(target: NotifyTarget) -> Any:
+    return {"to": target.to, "when": [str(event) for event in target.when]} if target.when else target.to
 
 
 def _role_values(role: RoleRequest, launcher: str | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from hopyard.domain.ids import check_name, slug
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
+from hopyard.domain.notification import NotifyTarget, check_targets, parse_target
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.run_port import parse_ports
@@ -138,6 +139,7 @@ class RunRequest:
     outputs: tuple[str, ...] = ()
     metric_lines: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
+    on_end: tuple[NotifyTarget, ...] = ()
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -167,6 +169,7 @@ class RunRequest:
             **({"outputs": list(self.outputs)} if self.outputs else {}),
             **({"metric_lines": list(self.metric_lines)} if self.metric_lines else {}),
             **({"ports": dict(self.ports)} if self.ports else {}),
+            **({"on_end": [asdict(target) for target in self.on_end]} if self.on_end else {}),
         }
 
 
@@ -343,7 +346,7 @@ def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --outputs, --metric-line,
-    --no-preempt and --topology as fields of a RunRequest. Raises SpecError."""
+    --port, --on-end, --no-preempt and --topology as fields of a RunRequest. Raises SpecError."""
     fields: dict[str, Any] = {}
     if options.get("queue") is not None:
         fields["queue"] = check_name(options["queue"], subject="--queue")
@@ -360,6 +363,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["metric_lines"] = check_metric_lines(options["metric_lines"])
     if options.get("ports"):
         fields["ports"] = parse_ports(options["ports"])
+    if options.get("on_end"):
+        fields["on_end"] = check_targets([parse_target(text) for text in options["on_end"]], what="--on-end")
     if options.get("preemptible") is not None:
         fields["preemptible"] = options["preemptible"]
     if options.get("topology") is not None:

@@ -10,6 +10,7 @@ retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
 runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_media: 1G, namespaces: true}
 quotas: {storage_per_user: 500G, processes_per_replica: 16384}
+notifications: {targets: {lab: {webhook: https://hooks.slack.com/services/T0/B0/x}}}
 database: postgresql://hopyard@db.example/hopyard
 ```
 """
@@ -24,6 +25,7 @@ from urllib.parse import urlsplit
 
 from hopyard.config import units
 from hopyard.config.limits import MAX_EXTRAS, MIN_STREAM_BYTES
+from hopyard.config.notification_settings import NotificationSettings, read_notifications
 from hopyard.config.quotas import QUOTA_KEYS, QuotaSettings, read_quotas
 from hopyard.config.resource_requests import check_extra
 from hopyard.config.server_limits import LimitSettings, read_limits
@@ -117,6 +119,7 @@ class HomeSettings:
     runs: RunSettings = field(default_factory=RunSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     nodes: tuple[NodeSettings, ...] = ()
+    notifications: NotificationSettings = field(default_factory=NotificationSettings)
 
 
 def read_settings(file: Path) -> HomeSettings:
@@ -126,7 +129,7 @@ def read_settings(file: Path) -> HomeSettings:
         return HomeSettings()
     top = read_yaml(file)
     _check_sections(top)
-    top.check_keys(*_SECTION_KEYS, "nodes", "database")
+    top.check_keys(*_SECTION_KEYS, "nodes", "database", "notifications")
     return HomeSettings(
         _read_node(top.section("node")),
         _read_server(top.section("server")),
@@ -136,6 +139,7 @@ def read_settings(file: Path) -> HomeSettings:
         _read_runs(top.section("runs")),
         read_quotas(top.section("quotas")),
         _read_nodes(top),
+        read_notifications(top.section("notifications")),
     )
 
 

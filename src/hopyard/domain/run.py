@@ -22,6 +22,7 @@ from hopyard.domain.ids import (
 )
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.notebook import notebook_of
+from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.param_format import ParamValue as ParamValue
 from hopyard.domain.resources import Resources
@@ -222,6 +223,7 @@ class RunSpec:
     outputs: tuple[str, ...] = ()  # patterns of the files to keep, see `domain.path_filter`; all without
     metric_lines: tuple[str, ...] = ()  # of the output, see `domain.metric_line`
     ports: Mapping[str, int] = field(default_factory=dict)  # by name, see `domain.run_port`
+    on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
 
     @property
     def size(self) -> int:
@@ -370,6 +372,8 @@ class RunEventKind(StrEnum):
     STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name
     RESTARTED = "restarted"  # the process of a replica ended, and started again
+    ALERT = "alert"  # its script, or a user, gives notice of something
+    NOTIFIED = "notified"  # a notification was sent, or could not be sent
     CONTROL = "control"  # a user paused it, resumed it, or set its parameters while it ran
 
 

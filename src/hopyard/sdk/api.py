@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
+from hopyard.domain.notification import check_alert
 from hopyard.errors import SpecError
 from hopyard.sdk import bound_objects as binding
 from hopyard.sdk import session
@@ -108,6 +109,17 @@ def log(
         return
     current = session._session or session.current_session()
     current.metrics.write(step, metrics)
+
+
+def alert(text: str, *, title: str = "", level: str = "warning") -> None:
+    """Gives notice of something: `hop.alert("the loss is NaN", title="diverged", level="error")`.
+
+    The targets of the run (`--on-end`) are notified within seconds, and `hop info` lists it. level: info,
+    warning or error. Equal alerts within a minute are one, also of several processes; a run has at most 100.
+    Never waits for the network. Raises SpecError for another level.
+    """
+    text, title = check_alert(text, title, level)
+    session.current_session().record_alert(text, title, level)
 
 
 def save(step: SupportsIndex | None = None, *, keep: bool = False, **metrics: Number) -> Path | None:

@@ -132,6 +132,9 @@ class Session:
         self._summary.update(converted)
         self.events.append("summary", values=converted)
 
+    def record_alert(self, text: str, title: str, level: str) -> None:
+        self.events.append("alert", text=text, title=title, level=level)
+
     def _record_unstored(self, text: str) -> None:
         self.events.append(UNSTORED, text=text)
 

@@ -20,6 +20,7 @@ from hopyard.server.ports.port_access import PortAccess
 from hopyard.server.ports.port_proxy import PortProxy
 from hopyard.server.rates import UserRateLimits
 from hopyard.server.responses import JSON, encode, simple_error_response
+from hopyard.server.routes.alerts import alert_endpoints
 from hopyard.server.routes.attempts import attempt_endpoints
 from hopyard.server.routes.audit import audit_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
@@ -61,6 +62,7 @@ def all_endpoints(services: Services, access: PortAccess | None = None) -> list[
         *run_list_endpoints(services),
         *run_endpoints(services),
         *command_endpoints(services),
+        *alert_endpoints(services),
         *stream_endpoints(services),
         *file_endpoints(services),
         *media_endpoints(services),

@@ -14,6 +14,7 @@ from hopyard.controller.controller import Controller
 from hopyard.controller.launch_builder import LaunchBuilder
 from hopyard.controller.stop_requests import PREEMPT_GRACE
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.run import Run
 from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.errors import NotFound
@@ -25,6 +26,7 @@ from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.engine import ConnectsPorts, Engine, FolderLocator, ReplicaNotifier
+from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
@@ -55,6 +57,7 @@ async def build_services(
     runs: RunStore,
     cluster: ClusterStore,
     commands: CommandStore,
+    notifications: NotificationStore,
     datasets: DatasetStore,
     queues: QueueStore,
     reservations: ReservationStore,
@@ -82,6 +85,7 @@ async def build_services(
     prove: Callable[[str], str] = lambda _: "",
     keys: SigningKeys | None = None,
     server_key: str = "",
+    check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None,
 ) -> Services:
     """Returns the services.
 
@@ -108,7 +112,14 @@ async def build_services(
         subscriptions.notify_state(run)
 
     subscriptions = RunSubscriptions()
-    ingest = StreamIngest(runs, streams, subscriptions, limits=stream_limits, commands=commands)
+    ingest = StreamIngest(
+        runs,
+        streams,
+        subscriptions,
+        limits=stream_limits,
+        commands=commands,
+        notifications=notifications,
+    )
     tokens = TokenAuthenticator(
         access,
         keys or SigningKeys(now=clock.now),
@@ -152,6 +163,7 @@ async def build_services(
         runs=runs,
         cluster=cluster,
         commands=commands,
+        notifications=notifications,
         pending_commands=PendingCommands(commands, shared_database=bool(server_key)),
         datasets=datasets,
         access=access,
@@ -184,6 +196,7 @@ async def build_services(
         warnings=warnings,
         prove=prove,
         server_key=server_key,
+        check_targets=check_targets,
         **({"wake": engine.wake} if isinstance(engine, ReplicaNotifier) else {}),
         work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
         connect_port=engine.connect_port if isinstance(engine, ConnectsPorts) else refuse_port,

@@ -1,5 +1,5 @@
-"""Hides private values of a run from other users: the values of its environment variables, and granted
-privileges."""
+"""Hides private values of a run from other users: the values of its environment variables, the addresses of
+its webhooks, and granted privileges."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from hopyard.config.schemas.run_rules import check_variables
 from hopyard.domain.access import Scope
+from hopyard.domain.notification import shown_target
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.run_environment import MASKED_VALUE
 from hopyard.server.authentication import Caller
@@ -30,6 +31,8 @@ def visible_run(caller: Caller, run: Run) -> Run:
 
 def _mask_values(spec: RunSpec) -> RunSpec:
     env = dict.fromkeys(spec.env, MASKED_VALUE)
+    if spec.on_end:
+        spec = replace(spec, on_end=tuple(replace(each, to=shown_target(each.to)) for each in spec.on_end))
     trial = _trial_spec(spec)
     if not trial.get("env"):
         return replace(spec, env=env) if env else spec
@@ -54,7 +57,7 @@ def inherit_spec(spec: RunSpec, secrets: Collection[str]) -> InheritedSpec:
 
     Values of variables belong to the user who set them. A secret is replaced by the forking user's secret of
     that name, if it is in `secrets`. Granted privileges (its priority, and no preemption) are not inherited.
-    Neither is the label, by which the original user finds the run.
+    Neither are the label, by which the original user finds the run, and targets of notifications.
     """
     trial = _trial_spec(spec)
     names = [
@@ -63,7 +66,9 @@ def inherit_spec(spec: RunSpec, secrets: Collection[str]) -> InheritedSpec:
         *(name for name in (*spec.secrets, *trial.get("secrets", ())) if name not in secrets),
     ]
     inherited_secrets = tuple(name for name in spec.secrets if name in secrets)
-    inherited = replace(spec, label="", env={}, secrets=inherited_secrets, priority=None, preemptible=True)
+    inherited = replace(
+        spec, label="", env={}, secrets=inherited_secrets, priority=None, preemptible=True, on_end=()
+    )
     if trial:
         trial_secrets = [name for name in trial.get("secrets", ()) if name in secrets]
         inherited = replace(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from hopyard.controller.blob_gc import BlobCollector
 from hopyard.controller.controller import Controller
-from hopyard.domain.ids import AttemptId
+from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.run import Run
 from hopyard.errors import PortUnreachable
 from hopyard.interfaces.access_store import AccessStore
@@ -19,6 +20,7 @@ from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.engine import PortStream
+from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Streams
@@ -61,11 +63,13 @@ class Services:
     none. request_shutdown: stops the server after the response to the request. work_folders: returns the
     working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
     the replicas of an attempt sync now, if the engine can. connect_port: as of `ConnectsPorts`.
+    check_targets: raises SpecError for a target of notifications that the server cannot notify.
     """
 
     runs: RunStore
     cluster: ClusterStore
     commands: CommandStore
+    notifications: NotificationStore
     pending_commands: PendingCommands
     datasets: DatasetStore
     access: AccessStore
@@ -101,3 +105,8 @@ class Services:
     wake: Callable[[AttemptId], Awaitable[None]] = _wake_nothing
     work_folders: Callable[[AttemptId], Mapping[int, Path]] = lambda _: {}
     connect_port: ConnectPort = refuse_port
+    check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None
+
+    async def latest_metrics(self, run: RunId) -> Mapping[str, tuple[int, float]]:
+        """Returns the newest points of a run, also those that are only in memory."""
+        return self.ingest.latest_metrics(await self.runs.latest_metrics([run]))[run]

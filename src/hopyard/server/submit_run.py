@@ -62,6 +62,8 @@ async def submit_run(
     requested = spec
     if not offline:
         await check_secrets(services, spec, user)
+        if spec.forked_from is None:  # a target that was removed since does not prevent a fork
+            services.check_targets(spec.on_end)
         nodes = await services.node_cache.get()
         tree = await services.queue_cache.tree()
         spec = assign_queue(

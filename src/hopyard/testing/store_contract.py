@@ -12,6 +12,7 @@ from hopyard.testing.dataset_store_cases import AccessCases, DatasetCases
 from hopyard.testing.history_cases import HistoryCases
 from hopyard.testing.lease_cases import LeaseCases
 from hopyard.testing.node_cases import NodeCases
+from hopyard.testing.notification_store_cases import NotificationCases
 from hopyard.testing.phase_cases import PhaseCases
 from hopyard.testing.plan_cases import CheckCases, PromiseCases, QuotaCases, SnapshotCases
 from hopyard.testing.preempt_cases import PreemptCases
@@ -37,6 +38,7 @@ class ClusterStoreContract(
     StopCases,
     PreemptCases,
     PhaseCases,
+    NotificationCases,
     ChangeCases,
     HistoryCases,
     NodeCases,

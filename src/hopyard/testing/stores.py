@@ -20,6 +20,7 @@ from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.cluster_store import ClusterStore, RecordResult
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
+from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import NewRun, RunStore
@@ -38,7 +39,7 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class ClusterStores:
-    """The stores that scheduling needs: one state through six interfaces."""
+    """The stores that scheduling needs: one state through seven interfaces."""
 
     runs: RunStore
     cluster: ClusterStore
@@ -46,6 +47,7 @@ class ClusterStores:
     reservations: ReservationStore
     usage: UsageStore
     commands: CommandStore
+    notifications: NotificationStore
 
 
 @dataclass(frozen=True, slots=True)

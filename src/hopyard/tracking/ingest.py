@@ -17,6 +17,7 @@ from hopyard.domain.run import RunEventKind
 from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
 from hopyard.interfaces.command_store import CommandStore
+from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Segment, StreamKey, Streams
 from hopyard.tracking.json_lines import LineReader
@@ -61,7 +62,8 @@ class _ReplicaStreams:
 
 class StreamIngest:
     """Ingests the streams of all replicas. One per server; all calls belong to one event loop. limits: of the
-    streams of each replica; a run may have smaller ones. commands: where answers to commands are recorded."""
+    streams of each replica; a run may have smaller ones. commands: where answers to commands are recorded.
+    notifications: where alerts are."""
 
     def __init__(
         self,
@@ -71,8 +73,9 @@ class StreamIngest:
         *,
         limits: StreamLimits = NO_LIMITS,
         commands: CommandStore | None = None,
+        notifications: NotificationStore | None = None,
     ) -> None:
-        self._commands = commands
+        self._commands, self._notifications = commands, notifications
         self._runs, self._streams, self._subscriptions, self._limits = runs, streams, subscriptions, limits
         self._live_runs: dict[RunId, LiveRun] = {}  # of the newest attempt of each run
         # reads of the visible part of earlier attempts
@@ -194,7 +197,7 @@ class StreamIngest:
             await self._reread_streams(replica)
             await self._streams.sync(attempt, rank)
             if not replica.superseded:
-                await replica.live_run.write(self._runs, self._commands)
+                await replica.live_run.write(self._runs, self._commands, self._notifications)
 
     async def limits(self, attempt: AttemptId, rank: int) -> StreamLimits:
         """Returns the limits of the streams of this replica. Raises NotFound as `append`."""
@@ -224,7 +227,7 @@ class StreamIngest:
         ended."""
         live = self._live_runs.get(run)
         if live is not None:
-            await live.write(self._runs, self._commands)
+            await live.write(self._runs, self._commands, self._notifications)
             self._retired_runs[run] = None
             while len(self._retired_runs) > _MAX_RETIRED_RUNS:
                 self.forget(next(iter(self._retired_runs)))
@@ -410,7 +413,7 @@ class StreamIngest:
                 continue
             has_answers = bool(live.answers)
             try:
-                await live.write(self._runs, self._commands)
+                await live.write(self._runs, self._commands, self._notifications)
                 if has_answers:
                     self._subscriptions.notify_state(live.run)
             except NotFound:

@@ -12,6 +12,13 @@ from typing import Any
 from hopyard.domain.command import MAX_ANSWER, MAX_COMMANDS, CommandResult, CommandState, ParamChange
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.metric_extremes import Extremes, merge_extremes
+from hopyard.domain.notification import (
+    MAX_ALERT_TEXT,
+    MAX_ALERT_TITLE,
+    MAX_ALERTS,
+    Alert,
+    AlertLevel,
+)
 from hopyard.domain.param_format import unread_sentence
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
 from hopyard.domain.run_values import limit_packages
@@ -20,6 +27,7 @@ from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAGS, is_tag
 from hopyard.domain.text import is_line
 from hopyard.errors import Conflict
 from hopyard.interfaces.command_store import CommandStore
+from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
 from hopyard.tracking.json_lines import to_int64, to_number
 from hopyard.tracking.latest_metrics import LatestMetrics
@@ -88,6 +96,8 @@ class LiveRun:
     # of commands, by the attempt that applied them and their number; not yet in the store
     answers: dict[tuple[AttemptId, int], CommandResult] = field(default_factory=dict)
     _limit_count: int = 0  # how many of these events were received
+    _alerts: dict[str, Alert] = field(default_factory=dict)  # by their key; not yet in the store
+    _stored_alerts: set[str] = field(default_factory=set)
 
     def apply_points(self, rank: int, stream: str, reader: LatestMetrics, data: bytes) -> bool:
         """Applies the points in new bytes of a metric stream. Returns whether any of them counts."""
@@ -132,6 +142,8 @@ class LiveRun:
                 return self._apply_summary(values)
             case "progress" if rank == 0:
                 return self._apply_progress(event)
+            case str(kind) if kind == RunEventKind.ALERT:
+                return self._apply_alert(at, event)
             case str(kind) if kind == UNSTORED:
                 return self._apply_unstored(event.get("text"))
             case str(kind) if kind == RunEventKind.TIME_LIMIT and rank == 0:
@@ -213,6 +225,26 @@ class LiveRun:
         self._unstored.append(_printable(text))
         return True
 
+    def _apply_alert(self, at: float | None, event: Mapping[str, Any]) -> bool:
+        text, title, level = event.get("text"), event.get("title", ""), event.get("level")
+        if (
+            at is None
+            or not 0 <= at < _MAX_TIMESTAMP
+            or not isinstance(text, str)
+            or not isinstance(title, str)
+            or level not in list(AlertLevel)
+        ):
+            return False
+        shown = "\n".join(_printable(line) for line in text[:MAX_ALERT_TEXT].split("\n"))
+        alert = Alert(
+            shown, datetime.fromtimestamp(at, UTC), _printable(title)[:MAX_ALERT_TITLE], AlertLevel(level)
+        )
+        key = alert.key(self.attempt)
+        if key in self._stored_alerts or len(self._stored_alerts) + len(self._alerts) >= MAX_ALERTS:
+            return False
+        self._alerts.setdefault(key, alert)
+        return True
+
     def _apply_limit(self, at: float | None, text: object) -> bool:
         if (
             at is None
@@ -287,6 +319,7 @@ class LiveRun:
             or self._note is not None
             or self._unstored
             or self.answers
+            or self._alerts
             or self._limit_event
             or self._unread_event
             or self._media_event
@@ -307,7 +340,12 @@ class LiveRun:
         kept = {name: point for name, point in self.earlier.items() if first is None or point[0] < first}
         return kept | self.latest
 
-    async def write(self, runs: RunStore, commands: CommandStore | None = None) -> None:
+    async def write(
+        self,
+        runs: RunStore,
+        commands: CommandStore | None = None,
+        notifications: NotificationStore | None = None,
+    ) -> None:
         """Writes changes to the stores. After an error they are kept for the next time, unless a later
         attempt has begun."""
         replace_all = self._is_replacing
@@ -319,6 +357,7 @@ class LiveRun:
         note, self._note = self._note, None
         unstored, self._unstored = self._unstored, []
         answers, self.answers = self.answers, {}
+        alerts, self._alerts = self._alerts, {}
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
         media_event, self._media_event = self._media_event, None
@@ -359,6 +398,10 @@ class LiveRun:
                 await runs.record_event(self.run, media_event)
             for event in restart_events:
                 await runs.record_event(self.run, event)
+            if notifications is not None:
+                for alert in alerts.values():
+                    await notifications.record_alert(self.run, alert, attempt=self.attempt, now=alert.at)
+                self._stored_alerts.update(alerts)
             if commands is not None:
                 for (attempt, number), answer in answers.items():
                     await commands.record_command_result(self.run, number, answer, attempt=attempt)
@@ -374,6 +417,7 @@ class LiveRun:
             self._tags, self._note = tags | self._tags, note if self._note is None else self._note
             self._unstored = unstored + self._unstored
             self.answers = answers | self.answers
+            self._alerts = alerts | self._alerts
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event
             self._media_event = self._media_event or media_event

@@ -4,6 +4,7 @@ import pytest
 
 from hopyard.stores.memory.cluster import MemoryClusterStore
 from hopyard.stores.memory.commands import MemoryCommandStore
+from hopyard.stores.memory.notifications import MemoryNotificationStore
 from hopyard.stores.memory.queues import MemoryQueueStore, MemoryReservationStore
 from hopyard.stores.memory.runs import MemoryRunStore
 from hopyard.stores.memory.state import MemoryState
@@ -23,4 +24,5 @@ class TestMemory(ClusterStoreContract):
             MemoryReservationStore(state),
             MemoryUsageStore(state),
             MemoryCommandStore(state),
+            MemoryNotificationStore(state),
         )

@@ -13,6 +13,7 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
+from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
@@ -30,6 +31,7 @@ def stores_over(database: Database) -> Stores:
         SqlReservationStore(database),
         SqlUsageStore(database),
         SqlCommandStore(database),
+        SqlNotificationStore(database),
         SqlDatasetStore(database),
         SqlAccessStore(database),
         SqlAuditStore(database),

@@ -22,6 +22,7 @@ from hopyard.cli.options import (
     last_study_argument,
     memory_option,
     metric_line_option,
+    on_end_option,
     params_as_option,
     priority_option,
     queue_option,
@@ -107,6 +108,7 @@ def search(ctx: click.Context) -> None:
     shell_complete=complete_dataset,
     help="A dataset that the script reads (repeatable).",
 )
+@on_end_option
 @params_as_option
 @env_option
 @secret_option

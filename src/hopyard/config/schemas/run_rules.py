@@ -15,6 +15,7 @@ from hopyard.config.schemas.study_rules import check_new_study, check_parallel
 from hopyard.config.schemas.validation_errors import explain
 from hopyard.domain.dataset_paths import check_dataset_names, check_dataset_paths
 from hopyard.domain.ids import check_label, check_name
+from hopyard.domain.notification import check_targets
 from hopyard.domain.path_check import check_path
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
@@ -86,6 +87,7 @@ def check_spec(spec: RunSpec) -> None:
     check_dataset_paths(spec.datasets)
     check_dataset_names(spec)
     check_ports(spec.ports)
+    check_targets(spec.on_end)
     check_port_placeholders([role.command for role in spec.roles], spec.ports)
     if spec.param_format is not None:
         file = PurePosixPath(spec.param_format.file)

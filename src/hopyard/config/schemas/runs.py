@@ -45,6 +45,7 @@ from hopyard.config.schemas.studies import StudyIn, to_study_json
 from hopyard.domain.gang import Closeness
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
+from hopyard.domain.notification import MAX_TARGET, MAX_TARGETS, NotifyOn
 from hopyard.domain.param_format import OptionKind, OptionPlace, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.restart_policy import MAX_BACKOFF_S, MAX_RESTARTS, RestartMode
@@ -182,6 +183,14 @@ class ResumeIn(RequestModel):
     foreign: bool = False
 
 
+class NotifyTargetIn(RequestModel):
+    """to: an e-mail address, the address of a webhook, or a target in the settings of the server. when: the
+    events it gets; all without any."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=MAX_TARGET)]
+    when: Annotated[tuple[NotifyOn, ...], Meta(max_length=8)] = ()
+
+
 class SpecIn(RequestModel):
     """Everything that decides what a run does: `RunSpec` of the domain.
     queue, priority: null takes what the tree of queues says."""
@@ -216,6 +225,7 @@ class SpecIn(RequestModel):
     outputs: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     ports: Annotated[dict[Key, PortNumber], Meta(max_length=MAX_PORTS)] = msgspec.field(default_factory=dict)
+    on_end: Annotated[tuple[NotifyTargetIn, ...], Meta(max_length=MAX_TARGETS)] = ()
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

@@ -172,7 +172,8 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
             raise top.error(f"space.{min(new_keys.values())}", "only Hydra adds keys by `+`")
         request = StudyRequest(spec, _build_mop_run(top, run, spec.mop))
     else:
-        trial = replace(run, roles=_read_trial_roles(top, folder), label="")
+        # the study notifies of its own end
+        trial = replace(run, roles=_read_trial_roles(top, folder), label="", on_end=())
         study_run = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
         request = StudyRequest(spec, study_run, trial, new_keys)
     request = replace(request, has_default_searcher=top.values.get("searcher") is None)

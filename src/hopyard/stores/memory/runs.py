@@ -12,6 +12,7 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, attempt_id, split_attempt
 from hopyard.domain.metric_extremes import Extremes, StepValue
+from hopyard.domain.notification import END_KEY, Notification, NotifyOn
 from hopyard.domain.run import (
     Attempt,
     ParamValue,
@@ -68,6 +69,9 @@ class MemoryRunStore:
             new.id, RunName(new.user, spec.project, number), spec, spec, gang, now, params=spec.params
         )
         row.run_folder = spec.initial_folder
+        for target in spec.on_end:
+            if any(target.gets(event) for event in NotifyOn if event is not NotifyOn.ALERT):
+                row.notifications[END_KEY, target.to] = Notification(new.id, END_KEY, target.to, now)
         state.runs[new.id] = row
         state.by_name[row.name] = new.id
         if new.offline:

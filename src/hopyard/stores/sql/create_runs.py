@@ -25,10 +25,11 @@ from hopyard.stores.sql.codec import (
     to_us,
 )
 from hopyard.stores.sql.gang_rows import GANG_COLUMNS, to_gang
+from hopyard.stores.sql.notifications import end_rows
 from hopyard.stores.sql.raw_statements import RawSelectByIds, RawStatement
 from hopyard.stores.sql.run_numbers import allocate_run_numbers
 from hopyard.stores.sql.run_rows import RUNS_OF_IDS, to_run
-from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
+from hopyard.stores.sql.tables import IDS_PER_QUERY, notifications, run_contents, run_datasets, run_tags, runs
 from hopyard.stores.sql.versions import TableVersions, WriteStamp
 
 # the fingerprint of runs from an older schema: any submission with their id counts as a retry
@@ -48,6 +49,7 @@ _INSERT_RUN = RawStatement(runs.insert())
 _INSERT_CONTENTS = RawStatement(run_contents.insert())
 _INSERT_TAG = RawStatement(run_tags.insert())
 _INSERT_DATASET = RawStatement(run_datasets.insert())
+_INSERT_NOTIFICATION = RawStatement(notifications.insert())
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,9 @@ def _insert(conn: Connection, accepted: list[_AcceptedRun], change_log: ChangeLo
     _INSERT_CONTENTS.execute_many(conn, [_contents_row(run) for run in accepted])
     _INSERT_TAG.execute_many(conn, tags)
     _INSERT_DATASET.execute_many(conn, datasets)
+    _INSERT_NOTIFICATION.execute_many(
+        conn, [row for run in accepted for row in end_rows(run.new.id, run.new.spec, run.now)]
+    )
     stamp.touch("runs", visible=any(not run.new.offline for run in accepted))
     stamp.write()
     return {run.new.id: _to_run(run) for run in accepted}

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0027"  # the newest migration
+HEAD = "0028"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -205,6 +205,25 @@ commands = Table(
     Index(
         "commands_pending",
         "state",
+        sqlite_where=text("state = 'pending'"),
+        postgresql_where=text("state = 'pending'"),
+    ),
+)
+
+# Notifications about runs. One without a target only marks an alert as recorded.
+notifications = Table(
+    "notifications",
+    metadata,
+    _run_key(primary_key=True),
+    Column("key", _Key, nullable=False, primary_key=True),
+    Column("target", _Key, nullable=False, primary_key=True),
+    Column("state", _Key, nullable=False),
+    Column("alert", Text),  # JSON; None for the end of the run
+    Column("next_at", BigInteger, nullable=False),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Index(
+        "notifications_pending",
+        "next_at",
         sqlite_where=text("state = 'pending'"),
         postgresql_where=text("state = 'pending'"),
     ),

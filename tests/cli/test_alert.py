@@ -1,0 +1,78 @@
+"""Notifications of a run, from its script to a webhook, with the real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Queue
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import Shell
+
+SCRIPT = """
+import hopyard as hop
+hop.log(loss=0.5, step=3)
+hop.alert("loss is NaN", title="diverged", level="error")
+raise SystemExit("no more data")
+"""
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, Queue[dict[str, Any]]]]:
+    received: Queue[dict[str, Any]] = Queue()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/secret", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_alerts_and_the_end_reach_the_targets_of_a_run(
+    shell: Shell, webhook: tuple[str, Queue[dict[str, Any]]]
+) -> None:
+    url, received = webhook
+    shell.write("train.py", SCRIPT)
+    run = shell.hop("run", "--detach", "--json", "--on-end", url, "train.py").json
+    alert, end = received.get(timeout=60), received.get(timeout=60)
+    assert (alert["event"], alert["title"], alert["text"], alert["level"]) == (
+        "alert",
+        f"{run['name']}: diverged",
+        "loss is NaN",
+        "error",
+    )
+    assert (end["event"], end["fields"]["loss"]) == ("failed", "0.5")
+    assert "no more data" in end["text"]
+    shell.hop("alert", "look at it", "--run", run["name"])
+    assert received.get(timeout=60)["text"] == "look at it"
+    again = shell.hop("alert", "look at it", "--run", run["name"])
+    assert (again.code, "had this alert within the minute" in again.stderr_text) == (1, True)
+    text = shell.hop("info", run["name"]).text
+    assert "alert: error: diverged: loss is NaN" in text
+    assert "/secret" not in text and "notifies" in text
+
+
+def test_target_that_the_server_cannot_notify_is_refused(shell: Shell) -> None:
+    shell.write("train.py", "print(1)\n")
+    for target, problem in (
+        ("nosuch", "the server has no target `nosuch`"),
+        ("a@b.org", "the server sends no e-mail"),
+        ("end=lab", "`end` is no event of a run"),
+    ):
+        refused = shell.hop("run", "--on-end", target, "train.py")
+        assert (refused.code, problem in refused.stderr_text) == (2, True), refused.stderr_text
