@@ -24,6 +24,7 @@ HopyardError
 │   └── WorkersLost         all of its workers were killed; it may continue with new ones
 └── EngineError
     ├── PortUnreachable     nothing of the run listens on this port
+    ├── ConsoleUnreachable  the replica accepts no console now
     └── LaunchFailed        the gang could not be started; no replica of it remains
 """
 
@@ -153,6 +154,10 @@ class EngineError(HopyardError):
 
 class PortUnreachable(EngineError):
     code = "port_unreachable"
+
+
+class ConsoleUnreachable(EngineError):
+    code = "console_unreachable"
 
 
 class LaunchFailed(EngineError):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,6 +108,9 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
     def expect(self, expected: bytes) -> bytes:
         """Waits for this output and returns everything up to its end; the next call searches after it."""
         deadline = time.monotonic() + TIMEOUT_S
@@ -144,9 +150,6 @@ class Terminal:
 
 def _take_terminal() -> None:
     """Makes stdin the controlling terminal, so that Ctrl-C arrives as a signal."""
-    import fcntl
-    import termios
-
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

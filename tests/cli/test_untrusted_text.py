@@ -293,6 +293,7 @@ LISTINGS = [
         ("media", "{run}", "m"),
         ("port", "{run}", "8888"),
         ("notebook", "{run}"),
+        ("exec", "{run}", "true"),
         ("info", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),
@@ -314,6 +315,7 @@ AS_TABLE = [("usage", "--csv"), ("audit", "--csv"), ("queue", "export")]
 WITHOUT_JSON = frozenset(
     [
         ("port", "{run}", "8888"),
+        ("exec", "{run}", "true"),
         ("logs", "{other}"),
         ("logs", "{run}"),
         ("update", "{behind}", "--note", "x"),

@@ -59,6 +59,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "port", INSPECT_SECTION, "port:port", "Reach a port at which a run serves, here or in a browser."
     ),
+    CommandEntry(
+        "exec", INSPECT_SECTION, "exec:exec_command", "Run a command beside a live run, in its environment."
+    ),
     CommandEntry("info", INSPECT_SECTION, "info:info", "Show all details of a run."),
     CommandEntry(
         "why",

@@ -16,6 +16,7 @@ RUN_TOKEN_PREFIX = "hopr_"  # starts every run's token
 # of a stop, without `SIG`; the first ends most programs
 STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 DEFAULT_STOP_SIGNAL = STOP_SIGNALS[0]
+CONSOLE_SOCKET = "console.sock"  # in the folder of a replica: where it accepts consoles
 STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secret": hexadecimal digits}
 
 

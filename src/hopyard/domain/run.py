@@ -375,6 +375,7 @@ class RunEventKind(StrEnum):
     ALERT = "alert"  # its script, or a user, gives notice of something
     NOTIFIED = "notified"  # a notification was sent, or could not be sent
     CONTROL = "control"  # a user paused it, resumed it, or set its parameters while it ran
+    CONSOLE = "console"  # a user ran a command beside its script
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,19 @@ class ConnectsPorts(Protocol):
 
 
 @runtime_checkable
+class ConnectsConsoles(Protocol):
+    """An engine that connects to the consoles of its replicas."""
+
+    async def connect_console(self, attempt: AttemptId, rank: int, /) -> PortStream:
+        """Returns a connection to the program of this replica, for the messages of `domain.console_frames`.
+
+        No other process may be able to make such a connection. Raises ConsoleUnreachable when the script of
+        the replica does not run.
+        """
+        ...
+
+
+@runtime_checkable
 class ReplicaNotifier(Protocol):
     """An engine that can make the replicas of an attempt sync now. Without it they sync with their next
     heartbeat."""

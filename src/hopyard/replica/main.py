@@ -30,6 +30,9 @@ from hopyard.replica.checkpoint_uploads import (
     CheckpointUploader,
 )
 from hopyard.replica.command_receiver import CommandReceiver
+from hopyard.replica.console.child_exits import ChildExits
+from hopyard.replica.console.console_acceptor import ConsoleAcceptor
+from hopyard.replica.console.console_process import ConsoleProcess
 from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import gpu_memory_checks
@@ -164,6 +167,8 @@ class Replica:
         self._supervisor: Supervisor | None = None
         self._server_stop: StopOrder | None = None
         self._exit_lock = threading.Lock()
+        self._exits, self._interpreter = ChildExits(), ""
+        self._consoles: ConsoleAcceptor | None = None  # of the user's process
 
     def run(self) -> None:
         """Returns when the server has everything."""
@@ -254,6 +259,7 @@ class Replica:
             namespace=self._namespace,
             outer_cwd=folder.work,
         )
+        self._interpreter = prepared.interpreter.path
         cgroups = self._start_process(process)
         self._recorder.start()
         self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
@@ -278,10 +284,9 @@ class Replica:
     def _start_process(self, process: user_process.ProcessSpec) -> ReplicaCgroups:
         """Starts the user's process in control groups of its own, and returns them. Raises PrepareFailed."""
         cgroups = ReplicaCgroups.create(self._spec.node, self._spec.launch.resources)
+        process = replace(process, groups=tuple(dict.fromkeys(cgroups.folders.values())))
         try:
-            started = user_process.start_process(
-                replace(process, groups=tuple(dict.fromkeys(cgroups.folders.values())))
-            )
+            started = user_process.start_process(process)
         except PrepareFailed:
             cgroups.remove()
             raise
@@ -296,6 +301,10 @@ class Replica:
         )
         cgroups.drop(started.failed_cgroups)
         self._write(self._state)
+        self._consoles = ConsoleAcceptor(
+            self._folder.root, ConsoleProcess(process, started.pid, self._interpreter), self._exits
+        )
+        self._consoles.start()
         return cgroups
 
     def _supervise_all(
@@ -334,6 +343,7 @@ class Replica:
     def _supervise(
         self, pid: int, groups: ReplicaCgroups, limit_began_at: float, output_begins: Mapping[str, int]
     ) -> Exit:
+        assert self._consoles is not None
         spec, now = self._spec, time.monotonic()
         system = SystemMetrics(self._folder, groups, spec.node.gpus)
         memory = MemoryLimit(spec.launch.resources.memory_bytes, groups)
@@ -350,6 +360,8 @@ class Replica:
             request_sync=self._shipper.wake,
             output_begins=output_begins,
             limit_began_at=limit_began_at,
+            on_reaped=self._exits.record,
+            on_end=self._consoles.close,
             periodic=[
                 PeriodicAction(now + FIRST_INTERVAL_S, system.write_sample),
                 *gpu_memory_checks(spec.node, self._kill_for_memory, now),

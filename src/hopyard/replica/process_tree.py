@@ -267,6 +267,14 @@ def _folder_of(pid: int) -> Path | None:
     return None if variable is None else Path(os.fsdecode(variable.removeprefix(_ENVIRONMENT_MARKER)))
 
 
+def has_variable(pid: int, variable: bytes) -> bool:
+    """Returns whether a process was started with this entry, `NAME=value`, in its environment."""
+    try:
+        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def is_missing(path: Path) -> bool:
     """Returns whether the file certainly does not exist. A file that may not be accessed exists."""
     try:

@@ -116,7 +116,8 @@ class Supervisor:
     process is requested to save and exit; it gets SIGTERM at most `grace_s` before, and SIGKILL at the
     limit. report_limit: called with a message when the limit approaches. request_sync: called when the
     engine requests a sync with the server. gang_folder: where processes with safe points register.
-    output_begins: where the output of the process begins in its streams.
+    output_begins: where the output of the process begins in its streams. on_reaped: called with the pid and
+    status of each child. on_end: called when the process has ended, before its remaining processes are ended.
     """
 
     folder: ReplicaDir
@@ -129,6 +130,8 @@ class Supervisor:
     gang_folder: Path
     report_limit: Callable[[str], None]
     request_sync: Callable[[], None]
+    on_reaped: Callable[[int, int], None]
+    on_end: Callable[[], None]
     periodic: list[PeriodicAction] = field(default_factory=list)
     server_stop: StopOrder | None = None
     output_begins: Mapping[str, int] = field(default_factory=dict)
@@ -177,6 +180,7 @@ class Supervisor:
         over_memory = termination.exit_cause is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
         self._apply_last_preemption()
+        self.on_end()
         if self._wait_for_children():
             self.ended_at = time.time()
         self._kill_tree()
@@ -203,6 +207,7 @@ class Supervisor:
                 return self._status is not None
             if pid == self.pid:
                 self._status = status
+            self.on_reaped(pid, status)
 
     def _poll_stop_order(self, now: float) -> None:
         order = self.folder.read_stop() or self.server_stop

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import shutil
 import signal
 import struct
+import termios
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +40,9 @@ class ProcessSpec:
 
     `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. view: what it
     sees of the home, if the kernel allows it. namespace: as in `mount_namespace.apply_view`. outer_cwd: the
-    path of `cwd` for this process, if it sees another view.
+    path of `cwd` for this process, if it sees another view. standard: descriptors of the standard streams, in
+    place of no input and the files `stdout` and `stderr`. has_terminal: whether they are a terminal, which
+    then controls the process.
     """
 
     argv: Sequence[str]
@@ -51,6 +56,8 @@ class ProcessSpec:
     view: MountView | None = None
     namespace: int | None = None
     outer_cwd: Path | None = None
+    standard: tuple[int, int, int] | None = None
+    has_terminal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +98,8 @@ def start_process(command: ProcessSpec) -> StartedProcess:
     env = {os.fsencode(k): os.fsencode(v) for k, v in command.env.items()}
     cgroup_files = [os.fsencode(group / "cgroup.procs") for group in command.groups]
     isolation_mode = detect_isolation_mode() if command.view is not None else IsolationMode.MODES
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    stdout = _open_stream(command.stdout)
-    stderr = _open_stream(command.stderr)
+    opened = [] if command.standard is not None else _open_standard(command)
+    standard = command.standard or (opened[0], opened[1], opened[2])
     error_read, error_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     try:
@@ -104,7 +110,7 @@ def start_process(command: ProcessSpec) -> StartedProcess:
                 argv,
                 env,
                 os.fsencode(command.cwd),
-                (null, stdout, stderr),
+                standard,
                 error_write,
                 cgroup_files,
                 command.cpus,
@@ -113,12 +119,13 @@ def start_process(command: ProcessSpec) -> StartedProcess:
                 command.view or MountView(),
                 isolation_mode,
                 command.namespace,
+                command.has_terminal,
             )
     except OSError as error:
         os.close(error_read)
         raise prepare_error(error, "the process could not be started") from error
     finally:
-        for descriptor in (null, stdout, stderr, error_write):
+        for descriptor in (*opened, error_write):
             os.close(descriptor)
     failed_cgroups: set[Path] = set()
     began_at = 0.0
@@ -131,7 +138,8 @@ def start_process(command: ProcessSpec) -> StartedProcess:
             elif kind == b"J":
                 failed_cgroups.add(command.groups[detail])
             else:
-                os.waitpid(pid, 0)
+                with suppress(ChildProcessError):  # the supervisor reaped it
+                    os.waitpid(pid, 0)
                 if kind == b"V":
                     raise NodeFault(f"cannot create private mounts for the process: {os.strerror(detail)}")
                 if kind == b"W":
@@ -140,6 +148,11 @@ def start_process(command: ProcessSpec) -> StartedProcess:
                     )
                 raise _exec_failure(command.argv[0], found, detail)
     return StartedProcess(pid, began_at or time.time(), frozenset(failed_cgroups))
+
+
+def _open_standard(command: ProcessSpec) -> list[int]:
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    return [null, _open_stream(command.stdout), _open_stream(command.stderr)]
 
 
 def _open_stream(path: Path) -> int:
@@ -177,11 +190,14 @@ def _exec(
     view: MountView,
     isolation_mode: IsolationMode,
     namespace: int | None,
+    has_terminal: bool,
 ) -> None:
     """Runs in the child until exec. Only plain system calls: the parent's other threads are gone and may have
     held locks."""
     try:
         os.setsid()
+        if has_terminal:
+            fcntl.ioctl(standard[0], termios.TIOCSCTTY, 0)
         for index, group in enumerate(groups):
             try:
                 _write(group, b"0")

@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 from hopyard.config.server_limits import LimitSettings
 from hopyard.server.audit import Auditor
 from hopyard.server.body_memory import BodyMemory
+from hopyard.server.console.console_access import ConsoleAccess
+from hopyard.server.console.console_proxy import ConsoleProxy
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint, EndpointResource, RequestGuard
 from hopyard.server.openapi import describe_api
 from hopyard.server.ports.port_access import PortAccess
@@ -26,6 +28,7 @@ from hopyard.server.routes.audit import audit_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.commands import command_endpoints
+from hopyard.server.routes.consoles import console_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
 from hopyard.server.routes.files import file_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
@@ -50,10 +53,13 @@ from hopyard.server.user_locks import UserLocks
 API_PREFIX = "/api/v1"
 
 
-def all_endpoints(services: Services, access: PortAccess | None = None) -> list[Endpoint[Any, Any]]:
+def all_endpoints(
+    services: Services, access: PortAccess | None = None, consoles: ConsoleAccess | None = None
+) -> list[Endpoint[Any, Any]]:
     """Returns all endpoints, the most used first, since paths are matched in this order.
 
     access: to the ports of runs, shared with the application that passes connections through to them.
+    consoles: likewise, to their consoles.
     """
     actions = set[str]()
     endpoints: list[Endpoint[Any, Any]] = [
@@ -66,6 +72,7 @@ def all_endpoints(services: Services, access: PortAccess | None = None) -> list[
         *stream_endpoints(services),
         *file_endpoints(services),
         *media_endpoints(services),
+        *console_endpoints(services, ConsoleAccess(services) if consoles is None else consoles),
         *port_endpoints(services, PortAccess(services) if access is None else access),
         *study_endpoints(services),
         *checkpoint_endpoints(services),
@@ -92,8 +99,8 @@ def create_api(services: Services, limits: LimitSettings | None = None) -> PortP
     It is a plain router without middleware. A resource turns every error into a response itself. The
     middleware of Starlette would do so again around each request and each part of a response.
     """
-    access = PortAccess(services)
-    endpoints = all_endpoints(services, access)
+    access, console_access = PortAccess(services), ConsoleAccess(services)
+    endpoints = all_endpoints(services, access, console_access)
     limits = limits or LimitSettings()
     guard = RequestGuard(
         services.tokens,
@@ -120,7 +127,8 @@ def create_api(services: Services, limits: LimitSettings | None = None) -> PortP
         [Route(API_PREFIX + path, EndpointResource(group, guard)) for path, group in groups.items()],
         default=_not_found_app,
     )
-    return PortProxy(api, services, access)
+    consoles = ConsoleProxy(api, services, console_access)
+    return PortProxy(consoles, services, access, on_close=consoles.close)
 
 
 def _group_by_path(endpoints: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:

@@ -25,7 +25,7 @@ from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
-from hopyard.interfaces.engine import ConnectsPorts, Engine, FolderLocator, ReplicaNotifier
+from hopyard.interfaces.engine import ConnectsConsoles, ConnectsPorts, Engine, FolderLocator, ReplicaNotifier
 from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
@@ -43,7 +43,7 @@ from hopyard.server.pending_commands import PendingCommands
 from hopyard.server.queue_cache import QueueCache
 from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.run_progress import completed_fractions
-from hopyard.server.services import Services, refuse_port
+from hopyard.server.services import Services, refuse_console, refuse_port
 from hopyard.server.signing_keys import SigningKeys
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.trial_access import TrialParents
@@ -200,4 +200,5 @@ async def build_services(
         **({"wake": engine.wake} if isinstance(engine, ReplicaNotifier) else {}),
         work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
         connect_port=engine.connect_port if isinstance(engine, ConnectsPorts) else refuse_port,
+        connect_console=engine.connect_console if isinstance(engine, ConnectsConsoles) else refuse_console,
     )

@@ -35,6 +35,7 @@ STATUS_BY_CODE: Mapping[str, int] = {
     "server_fault": 503,
     "engine": 500,
     "port_unreachable": 502,
+    "console_unreachable": 502,
     "launch_failed": 500,
     "study_failed": 500,
     "workers_lost": 500,

@@ -12,7 +12,7 @@ from hopyard.controller.controller import Controller
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.run import Run
-from hopyard.errors import PortUnreachable
+from hopyard.errors import ConsoleUnreachable, PortUnreachable
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.blobs import Blobs
@@ -37,6 +37,7 @@ from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 ConnectPort = Callable[[AttemptId, int, int], Awaitable[PortStream]]
+ConnectConsole = Callable[[AttemptId, int], Awaitable[PortStream]]
 
 
 async def refuse_port(_attempt: AttemptId, _rank: int, _port: int) -> PortStream:
@@ -44,6 +45,11 @@ async def refuse_port(_attempt: AttemptId, _rank: int, _port: int) -> PortStream
     raise PortUnreachable(
         "the engine of this run passes no connections to ports", hints=("use the local engine",)
     )
+
+
+async def refuse_console(_attempt: AttemptId, _rank: int) -> PortStream:
+    """Connects to the consoles of an engine that has none. Raises ConsoleUnreachable."""
+    raise ConsoleUnreachable("the engine of this run has no consoles", hints=("use the local engine",))
 
 
 async def _wake_nothing(_: AttemptId) -> None:
@@ -64,6 +70,7 @@ class Services:
     working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
     the replicas of an attempt sync now, if the engine can. connect_port: as of `ConnectsPorts`.
     check_targets: raises SpecError for a target of notifications that the server cannot notify.
+    connect_console: as of `ConnectsConsoles`.
     """
 
     runs: RunStore
@@ -110,3 +117,5 @@ class Services:
     async def latest_metrics(self, run: RunId) -> Mapping[str, tuple[int, float]]:
         """Returns the newest points of a run, also those that are only in memory."""
         return self.ingest.latest_metrics(await self.runs.latest_metrics([run]))[run]
+
+    connect_console: ConnectConsole = refuse_console

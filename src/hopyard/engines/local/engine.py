@@ -40,6 +40,7 @@ from hopyard.engines.local.attempt_share import (
 )
 from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
+from hopyard.engines.local.console_connections import connect_console
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
 from hopyard.engines.local.node_ranks import node_ranks
@@ -357,6 +358,10 @@ class LocalEngine:
     async def connect_port(self, attempt: AttemptId, rank: int, port: int, /) -> PortStream:
         """Implements `ConnectsPorts`."""
         return await self._ports.connect(attempt, rank, port)
+
+    async def connect_console(self, attempt: AttemptId, rank: int, /) -> PortStream:
+        """Implements `ConnectsConsoles`."""
+        return await connect_console(self._home.attempts, attempt, rank)
 
     async def forget(self, attempt: AttemptId, /) -> None:
         if attempt in self._stopping_tasks or not (self._home.attempts / attempt).exists():

@@ -119,11 +119,7 @@ class ReplicaFolder:
     def _has_lock(self, pid: int) -> bool:
         """Returns whether a process has the lock file open."""
         with suppress(OSError):  # it ended meanwhile, or is another user's
-            lock = (self.root / LOCK_FILE).stat()
-            for entry in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    if os.path.samestat(entry.stat(), lock):
-                        return True
+            return has_open(pid, (self.root / LOCK_FILE).stat())
         return False
 
     def _read(self, name: str, kind: type[T]) -> T | None:
@@ -131,6 +127,15 @@ class ReplicaFolder:
             return msgspec.json.decode(read_below(self.root.parent, f"{self.root.name}/{name}"), type=kind)
         except (*_MISSING_ERRORS, msgspec.MsgspecError):
             return None
+
+
+def has_open(pid: int, file: os.stat_result) -> bool:
+    """Returns whether a process has a file open. Raises OSError if it has ended, or is another user's."""
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if os.path.samestat(entry.stat(), file):
+                return True
+    return False
 
 
 def process_state(pid: int) -> str:

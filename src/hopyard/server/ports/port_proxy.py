@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from html import escape as escape_html
 from urllib.parse import parse_qs, quote
@@ -50,10 +50,12 @@ _WITHOUT_BODY = (204, 304)
 
 
 class PortProxy:
-    """The ASGI application around the API."""
+    """The ASGI application around the API. on_close: called when the server ends."""
 
-    def __init__(self, api: ASGIApp, services: Services, access: PortAccess) -> None:
-        self._api, self._services, self._access = api, services, access
+    def __init__(
+        self, api: ASGIApp, services: Services, access: PortAccess, *, on_close: Callable[[], None]
+    ) -> None:
+        self._api, self._services, self._access, self._on_close = api, services, access, on_close
         self._open: Counter[RunId] = Counter()
         self._writers: set[StreamWriter] = set()
 
@@ -87,6 +89,7 @@ class PortProxy:
 
     def close(self) -> None:
         """Ends all connections to ports, because the server ends."""
+        self._on_close()
         for writer in self._writers:
             writer.transport.abort()
 

@@ -1,0 +1,1 @@
+"""The consoles of a replica: channels to users, on which they run commands beside the script."""

@@ -1,0 +1,126 @@
+"""Accepts the consoles of one replica, on a Unix socket in its folder, while its script runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hopyard.domain import console_frames as frames
+from hopyard.domain.console_frames import FrameError, FrameReader
+from hopyard.domain.replica import CONSOLE_SOCKET
+from hopyard.replica.console.child_exits import ChildExits
+from hopyard.replica.console.command_session import CommandSession
+from hopyard.replica.console.console_process import ConsoleProcess
+from hopyard.replica.replica_log import log
+
+MAX_CONSOLES = 32
+_START_S = 30.0  # until the first message
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_END_S = 10.0  # for the consoles to end with the run
+_ENDED = "the run has ended"
+
+
+class ConsoleAcceptor:
+    """folder: of the replica. Only processes of this user may connect. The folder is visible to no other run,
+    and a process of this run gains no rights."""
+
+    def __init__(self, folder: Path, process: ConsoleProcess, exits: ChildExits) -> None:
+        self._folder, self._process, self._exits = folder, process, exits
+        self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begins to listen. Without it, the run has no consoles: a failure is logged."""
+        try:
+            folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(CONSOLE_SOCKET, dir_fd=folder)
+                self._socket.bind(
+                    f"/proc/self/fd/{folder}/{CONSOLE_SOCKET}"
+                )  # the path itself may be too long
+            finally:
+                os.close(folder)
+            self._socket.listen(MAX_CONSOLES)
+        except OSError as error:
+            log(f"there are no consoles: {error}")
+            return
+        threading.Thread(target=self._accept, name="consoles", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends all consoles and their processes, because the script has ended."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        os.write(self._stop_write, b".")
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for thread in list(self._threads):
+            thread.join(_END_S)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as error:
+                if not self._is_closed:
+                    log(f"consoles end: {error}")
+                return
+            with self._lock:
+                if self._is_closed or len(self._threads) >= MAX_CONSOLES or not _is_own_user(connection):
+                    connection.close()
+                    continue
+                thread = threading.Thread(
+                    target=self._serve_connection, args=(connection,), name="console", daemon=True
+                )
+                self._threads.add(thread)
+                thread.start()
+
+    def _serve_connection(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                self._serve(connection)
+        except (OSError, FrameError) as error:
+            log(f"a console ended: {error}")
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(_START_S)
+        reader = FrameReader()
+        start = _read_start(connection, reader)
+        connection.setblocking(False)
+        if start.get("kind") != "exec":
+            answer = {"code": None, "reason": "the version of hopyard in the run has no such console"}
+            connection.send(frames.json_frame(frames.EXIT, answer))
+            return
+        CommandSession(
+            connection, reader, start, self._process, self._exits, self._stop_read, lambda: _ENDED
+        ).run()
+
+
+def _read_start(connection: socket.socket, reader: FrameReader) -> Mapping[str, Any]:
+    """Returns the fields of the first message. Nothing else may come before the answer to it."""
+    while data := connection.recv(frames.DATA_BYTES):
+        for kind, payload in reader.feed(data):
+            if kind != frames.START:
+                raise FrameError("the first message is not the start")
+            return frames.fields_of(payload)
+    raise FrameError("the connection ended before its start")
+
+
+def _is_own_user(connection: socket.socket) -> bool:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())

@@ -1,0 +1,1 @@
+"""Passes consoles of users through to the replicas of live runs."""
