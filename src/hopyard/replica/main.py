@@ -20,15 +20,10 @@ from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import run_variables, visible_variables
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.study import CONTINUE_EXIT_CODE
-from hopyard.errors import (
-    HopyardError,
-)
+from hopyard.errors import HopyardError
 from hopyard.private_files import open_no_follow
 from hopyard.replica import user_process
-from hopyard.replica.checkpoint_uploads import (
-    RETRY_INTERVAL_S,
-    CheckpointUploader,
-)
+from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, CheckpointUploader
 from hopyard.replica.command_receiver import CommandReceiver
 from hopyard.replica.console.child_exits import ChildExits
 from hopyard.replica.console.console_acceptor import ConsoleAcceptor
