@@ -68,6 +68,12 @@ class Client(HttpClient):
         reply: api.CommandOut = self.call("POST", f"/runs/{run}/commands", json_body=body)
         return reply
 
+    def create_run_console(self, run: str, body: api.OpenConsoleIn) -> api.OpenConsoleOut:
+        """Open a console of a live run that you submitted, or as the owner of the server: run a command
+        beside its script."""
+        reply: api.OpenConsoleOut = self.call("POST", f"/runs/{run}/consoles", json_body=body)
+        return reply
+
     def create_run_port(self, run: str, body: api.OpenPortIn) -> api.OpenPortOut:
         """Open a port of a live run that you submitted, or as the owner of the server."""
         reply: api.OpenPortOut = self.call("POST", f"/runs/{run}/ports", json_body=body)

@@ -16,6 +16,7 @@ BudgetUnit = Literal["epochs", "steps"]
 Closeness = Literal["balanced", "near", "same", "spread"]
 CommandKind = Literal["pause", "resume", "set"]
 CommandState = Literal["applied", "pending", "refused"]
+ConsoleKind = Literal["exec"]
 ExitKind = Literal[
     "exit-code",
     "lost",
@@ -45,6 +46,7 @@ RunEventKind = Literal[
     "alert",
     "breached",
     "changed",
+    "console",
     "control",
     "damaged",
     "media",
@@ -782,6 +784,23 @@ class OnNodeOut(TypedDict):
     ranks: list[int]
     stopping: bool
     user: str
+
+
+class OpenConsoleIn(TypedDict):
+    """command: program and arguments. rank: of the replica. terminal: of the user; without it, standard
+    output and standard error stay apart."""
+
+    command: Sequence[str]
+    kind: ConsoleKind
+    rank: NotRequired[int]
+    terminal: NotRequired[TerminalIn | None]
+
+
+class OpenConsoleOut(TypedDict):
+    """path: a request with `Upgrade: tcp` to it gets the messages of the console, once within a
+    minute."""
+
+    path: str
 
 
 class OpenPortIn(TypedDict):
@@ -1562,6 +1581,14 @@ class SyncOut(TypedDict):
 
 class SystemOut(TypedDict):
     samples: list[SampleOut]
+
+
+class TerminalIn(TypedDict):
+    """type: the value of TERM."""
+
+    columns: int
+    rows: int
+    type: NotRequired[str]
 
 
 class TokenIn(TypedDict):
