@@ -7,22 +7,36 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.domain.replica import STOP_FILE, StopOrder
 from hopyard.errors import SpecError
 from hopyard.sdk.command_file import CommandFile, values_set_before
 from hopyard.sdk.live_params import LiveParams
 from hopyard.sdk.params import Params
-from hopyard.sdk.safe_points import SafePointAction, SafePoints
-from tests.sdk.scripts import Replica
+from hopyard.sdk.safe_points import SAFE_POINT_EXIT_CODE, SafePointAction, SafePoints
+from tests.cli.shell import wait_until
+from tests.sdk.scripts import Replica, finish
 
 PATIENCE_S = 60.0
 
 
 def line(number: int, kind: str = "set", **arguments: Any) -> dict[str, Any]:
     return {"number": number, "kind": kind, "arguments": arguments, "user": "alice"}
+
+
+def write_stop(folder: Path, order: StopOrder | None = None) -> None:
+    scratch = folder / "scratch"
+    scratch.write_bytes(msgspec.json.encode(order or StopOrder.for_preemption(60)))
+    scratch.replace(folder / STOP_FILE)
+
+
+def has_answer(replica: Replica) -> bool:
+    events = replica.folder / "streams" / "events"
+    return events.exists() and b'"kind":"command"' in events.read_bytes()
 
 
 def test_file_adds_each_command_once_and_repairs_a_partial_line(tmp_path: Path) -> None:
@@ -224,3 +238,174 @@ def test_change_that_a_batch_rule_refuses_changes_nothing() -> None:
     assert (dict(params), scaled.lr) == ({"name": "x", "lr": 0.1, "batch_size": 64}, 0.2)
     assert live.change({"lr": 0.5}) == {"lr": (0.1, 0.5)}
     assert scaled.lr == 1.0
+
+
+def test_processes_that_left_their_loop_or_died_are_not_waited_for(tmp_path: Path) -> None:
+    members = [SafePoints(str(tmp_path / str(rank)), str(tmp_path), rank, 3) for rank in range(3)]
+    sender = CommandFile(str(tmp_path))
+    for member in members:
+        for _ in range(3):
+            assert member.reach() is None
+    members[0].leave_loop()  # it goes on to other work
+    members[2].close()
+    sender.append([line(1)])
+    assert members[1].reach() is SafePointAction.COMMANDS
+    assert [each["number"] for each in members[1].take_commands()] == [1]
+    assert members[1].answers, "rank 0 may never reach another safe point"
+    members[1].leave()
+    members[0].begin_loop()
+    assert members[0].reach() is SafePointAction.COMMANDS
+    assert [each["number"] for each in members[0].take_commands()] == [1]
+    members[0].leave()
+    sender.append([line(2)])
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(members[1].reach()))
+    thread.start()
+    assert members[0].reach() is SafePointAction.COMMANDS, "the other one waits again"
+    thread.join(PATIENCE_S)
+    assert results == [SafePointAction.COMMANDS]
+    assert not members[1].answers
+
+
+def test_killed_process_does_not_hold_up_the_others(replica: Replica) -> None:
+    """Its parent has not read its exit state, as that of a launcher."""
+    killed = "import os, signal\nimport hopyard as hop\nfor _ in hop.loop(range(9)):\n"
+    killed += "    os.kill(os.getpid(), signal.SIGKILL)"
+    process = replica.start(killed, HOPYARD_GANG_DIR=str(replica.folder), RANK="1", WORLD_SIZE="2")
+    assert process.stdout is not None
+    assert process.stdout.read() == ""
+    done = replica.run(script({0: [line(1, lr=0.05)]}), WORLD_SIZE="2", HOPYARD_GANG_DIR=str(replica.folder))
+    process.communicate()
+    assert done.stdout.splitlines()[1].split()[1] == "0.05"
+
+
+def test_refused_value_is_no_start_value_of_later_processes(replica: Replica) -> None:
+    replica.run(script({0: [line(1, sizes="[[1"), line(2, lr=0.05)]}), HOPYARD_GANG_DIR=str(replica.folder))
+    assert values_set_before(str(replica.folder)) == ({"lr": 0.05}, 2)
+    done = replica.run(
+        "import hopyard as hop; print(hop.params(lr=0.1, sizes=[8, 8]))",
+        HOPYARD_GANG_DIR=str(replica.folder),
+    )
+    assert done.stdout == "Params(lr=0.05, sizes=[8, 8])\n"
+
+
+LOGGING = """
+import sys
+import hopyard as hop
+from hopyard.sdk.command_file import CommandFile
+p = hop.params(lr=0.1)
+sender = CommandFile({gang!r})
+sent = {sent!r}
+for step in range({steps}):
+    if {logs}:
+        hop.log(loss=1.0, step=step)
+        hop.log(acc=0.5, step=step)
+    print(step, p.lr)
+    sender.append(sent.get(step, []))
+"""
+
+
+def logging_script(replica: Replica, sent: dict[int, Any], *, steps: int = 5, logs: str = "True") -> str:
+    return LOGGING.format(gang=str(replica.folder), sent=sent, steps=steps, logs=logs)
+
+
+def test_script_that_only_logs_is_changed_paused_and_resumed(replica: Replica) -> None:
+    sent = {1: [line(1, lr=0.05), line(2, "pause"), line(3, "resume")]}
+    done = replica.run(logging_script(replica, sent))
+    assert done.stdout.split()[1::2] == ["0.1", "0.1", "0.05", "0.05", "0.05"]
+    answers = [(each["number"], each["state"], each["step"]) for each in replica.events_of("command")]
+    assert answers == [(1, "applied", 2), (2, "applied", 2), (3, "applied", 2)]
+    assert replica.events_of("safe-points")
+
+
+def test_paused_script_that_only_logs_ends_by_the_signal_of_a_stop(replica: Replica) -> None:
+    handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('saves', flush=True))\n"
+    text = handler + logging_script(replica, {0: [line(1, "pause")]}, steps=3)
+    process = replica.start(text, HOPYARD_GANG_DIR=str(replica.folder))
+    wait_until(lambda: has_answer(replica))
+    assert process.poll() is None
+    write_stop(replica.folder)
+    done = finish(process)
+    assert [row.split()[0] for row in done.stdout.splitlines()] == ["0", "1", "2"]
+
+
+def test_gang_that_logs_in_one_process_refuses_a_change(replica: Replica) -> None:
+    """The other process would train with another rate."""
+    environ = {"WORLD_SIZE": "2", "HOPYARD_GANG_DIR": str(replica.folder)}
+    done = replica.run(logging_script(replica, {0: [line(1, lr=0.05)]}, steps=6), **environ)
+    assert done.stdout.split()[-1] == "0.1"
+    (answer,) = replica.events_of("command")
+    assert (answer["state"], "do not all log at the same steps" in answer["answer"]) == ("refused", True)
+
+
+def test_gang_that_logs_acts_at_the_same_step(replica: Replica) -> None:
+    """Each step begins when both processes are in it, as after a collective operation."""
+    sent = {2: [line(1, lr=0.05)]}
+    barrier = """
+import os, pathlib, time
+def meet(step):
+    root = pathlib.Path(os.environ["HOPYARD_GANG_DIR"])
+    (root / f"step-{step}-{os.environ['RANK']}").touch()
+    while not (root / f"step-{step}-{1 - int(os.environ['RANK'])}").exists():
+        time.sleep(0.001)
+"""
+    text = barrier + logging_script(replica, sent, steps=8).replace("    print", "    meet(step)\n    print")
+    environ = {"WORLD_SIZE": "2", "HOPYARD_GANG_DIR": str(replica.folder)}
+    processes = [replica.start(text, RANK=str(rank), **environ) for rank in range(2)]
+    rows = [finish(process).stdout for process in processes]
+    assert rows[0] == rows[1]
+    assert rows[0].split()[-1] == "0.05"
+
+
+PER_BATCH = """
+import hopyard as hop
+from hopyard.sdk.command_file import CommandFile
+given = hop.params(lr=0.1, batch_size=64)
+p = given.per_batch(64)
+
+class Optimizer:
+    def __init__(self, lr):
+        self.param_groups = [{"params": [], "lr": lr, "initial_lr": lr}]
+    def state_dict(self):
+        return {}
+    def load_state_dict(self, state):
+        pass
+
+bound = hop.bind(optimizer=Optimizer(p.lr), other=Optimizer(0.003))
+sender = CommandFile(hop.run().folder)
+for epoch in hop.loop(range(3)):
+    bound.optimizer.param_groups[0]["lr"] *= 0.5  # a schedule
+    rates = [each.param_groups[0]["lr"] for each in (bound.optimizer, bound.other)]
+    print(p.batch_size, p.lr, *(f"{rate:.6g}" for rate in rates))
+    if epoch == 0:
+        sender.append([{"number": 1, "kind": "set", "arguments": {"batch_size": 128}, "user": "alice"}])
+"""
+
+
+def test_changed_batch_size_scales_the_rate_of_the_optimizer(replica: Replica) -> None:
+    done = replica.run(PER_BATCH)
+    assert done.stdout.splitlines() == ["64 0.1 0.05 0.003", "128 0.2 0.05 0.003", "128 0.2 0.025 0.003"]
+    (answer,) = replica.events_of("command")
+    assert answer["changes"] == {"batch_size": [64, 128]}
+    assert "effective lr 0.1 -> 0.2; lr of `optimizer` 0.05 -> 0.1" in answer["answer"]
+    assert "lr of `other` stays 0.003" in answer["answer"]
+    assert replica.events_of("scaled")[-1]["values"]["lr.scaled"] == 0.2
+
+
+def test_paused_process_is_stopped_at_its_time_limit(replica: Replica) -> None:
+    """The clock of the limit continues in a pause: the run keeps its resources."""
+    process = replica.start(script({0: [line(1, "pause")]}), HOPYARD_GANG_DIR=str(replica.folder))
+    wait_until(lambda: has_answer(replica))
+    write_stop(replica.folder, StopOrder.for_time_limit(60.0, "time limit of 1m reached"))
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == SAFE_POINT_EXIT_CODE, err
+    assert "the time limit is reached: the checkpoint of step 1 is saved" in err
+    assert replica.checkpoints == [1]
+
+
+def test_values_without_a_number_in_json_reach_the_script(replica: Replica) -> None:
+    done = replica.run(script({0: [line(1, lr="-Infinity")], 1: [line(2, lr="NaN")]}))
+    assert [row.split()[1] for row in done.stdout.splitlines()[:3]] == ["0.1", "-inf", "nan"]
+    first, second = (each["changes"]["lr"] for each in replica.events_of("command"))
+    assert (first, second) == ([0.1, "-Infinity"], ["-Infinity", "NaN"])
+    assert replica.events_of("params")[-1]["values"]["lr"] == "NaN"

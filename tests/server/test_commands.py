@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ from tests.server.api_server import ApiServer, run_scenario
 
 
 def event(**fields: Any) -> bytes:
-    return json.dumps({"t": 1_900_000_000.0, **fields}).encode() + b"\n"
+    return json.dumps({"t": 1_700_000_000.0, **fields}).encode() + b"\n"
 
 
 def answer(number: int, step: int, state: str = "applied", **fields: Any) -> bytes:
@@ -44,6 +47,10 @@ def test_commands_are_delivered_once_and_answered(tmp_path: Path) -> None:
         script, path = Script(api, run), f"/runs/{run['id']}/commands"
         assert await script.sync(event(kind="params", values={"lr": 0.1, "epochs": 5})) == []
         await api.services.ingest.flush_all()
+        early = await api.request("POST", path, {"kind": "pause"}, status=409)
+        assert "has no safe point so far" in early["error"]["message"]
+        await api.request("POST", path, {"kind": "set", "params": {"lr": 1}}, status=409)
+        assert await script.sync(event(kind="safe-points")) == []
         unknown = await api.request("POST", path, {"kind": "set", "params": {"lrr": 1}}, status=400)
         assert "did you mean `lr`?" in unknown["error"]["message"]
         wrong = await api.request("POST", path, {"kind": "set", "params": {"epochs": "many"}}, status=400)
@@ -79,7 +86,7 @@ def test_next_attempt_continues_pause_and_parameters(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run(params={"lr": 0.1})
         script, path = Script(api, run), f"/runs/{run['id']}/commands"
-        await script.sync()
+        await script.sync(event(kind="progress", done=0, total=5, unit="epoch"))
         for body in ({"kind": "set", "params": {"lr": 0.5}}, {"kind": "pause"}):
             await api.request("POST", path, body)
         await script.sync(answer(1, 2, changes={"lr": [0.1, 0.5]}), answer(2, 2))
@@ -119,5 +126,102 @@ def test_waiting_run_is_held_and_released(tmp_path: Path) -> None:
         assert (await api.request("POST", path, {"kind": "resume"}))["state"] == "applied"
         assert (await api.request("GET", f"/runs/{run['id']}"))["held_by"] is None
         await api.request("POST", f"/runs/{first['id']}/stop", {})
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_paused_run_resumes_when_its_next_attempt_has_started(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        script, path = Script(api, run), f"/runs/{run['id']}/commands"
+        await script.sync(event(kind="safe-points"))
+        await api.request("POST", path, {"kind": "pause"})
+        await script.sync(answer(1, 2))
+        await api.request("GET", f"{path}/1", wait=30)
+        await api.services.controller.preempt(run["id"], "for the test")
+        await api.wait_until(lambda: f"{run['id']}.2" in api.engine.launches)
+        assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] != "paused"
+        assert (await api.request("POST", path, {"kind": "resume"}))["state"] == "pending"
+        again = await api.request("POST", path, {"kind": "resume"}, status=409)
+        assert "not paused" in again["error"]["message"]
+        second = Script(api, run, attempt=2)
+        assert await second.sync() == [(1, "pause"), (2, "resume")]
+        await second.sync(event(kind="safe-points"), answer(1, 2), answer(2, 2))
+        assert (await api.request("GET", f"{path}/2", wait=30))["state"] == "applied"
+        assert (await api.request("GET", f"/runs/{run['id']}"))["paused_at"] is None
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_fork_begins_with_the_values_that_held_at_its_checkpoint(tmp_path: Path) -> None:
+    """The best checkpoint was saved between two changes; its step counts something else than theirs."""
+
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(
+            params={"lr": 0.1}, param_format={"style": "args", "source": "argparse in main.py", "options": {}}
+        )
+        script, path = Script(api, run), f"/runs/{run['id']}/commands"
+        await script.sync(event(kind="params", values={"lr": 0.1, "wd": 0.0}), event(kind="safe-points"))
+        await api.services.ingest.flush_all()
+        began = time.time() - 100
+        for number, params in enumerate(({"lr": 0.2}, {"lr": 0.3, "wd": 0.5}), 1):
+            await api.request("POST", path, {"kind": "set", "params": params})
+            changes = {name: [0.1, value] for name, value in params.items()}
+            await script.sync(answer(number, 1, changes=changes, t=began + 10 * number))
+            await api.request("GET", f"{path}/{number}", wait=30)
+        for step, seconds, accuracy in ((500, 5, 0.1), (900, 15, 0.9), (990, 25, 0.2)):
+            body = {
+                "rank": 0,
+                "step": step,
+                "manifest": await api.put_tree({"state": b"%d" % step}, token=script.token),
+                "metrics": {"acc": accuracy},
+                "best_by": "max:acc",
+                "created_at": datetime.fromtimestamp(began + seconds, UTC).isoformat(),
+            }
+            saved = f"/attempts/{run['id']}.1/checkpoints"
+            await api.request("POST", saved, body, token=script.token, status=201)
+        forks = {
+            checkpoint: await api.request("POST", f"/runs/{run['id']}/fork", {"checkpoint": checkpoint})
+            for checkpoint in (500, "best", 990, "newest")
+        }
+        assert {checkpoint: fork["spec"]["params"] for checkpoint, fork in forks.items()} == {
+            500: {"lr": 0.1},
+            "best": {"lr": 0.2},
+            990: {"lr": 0.3, "wd": 0.5},
+            "newest": {"lr": 0.3, "wd": 0.5},
+        }
+        # only `hop.params` of the script knows `wd`: it gets no `--wd`
+        options = forks["newest"]["spec"]["param_format"]["options"]
+        assert {name: option["kind"] for name, option in options.items()} == {"wd": "omitted"}
+        changed = {"checkpoint": 990, "params": {"lr": 0.7}}
+        fork = await api.request("POST", f"/runs/{run['id']}/fork", changed)
+        assert fork["spec"]["params"] == {"lr": 0.7, "wd": 0.5}
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_command_of_an_ended_run_is_shown_as_refused(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        script, path = Script(api, run), f"/runs/{run['id']}/commands"
+        await script.sync(event(kind="safe-points"))
+        await api.request("POST", path, {"kind": "pause"})
+        await api.finish(run)
+        shown = await api.request("GET", f"{path}/1", wait=30)
+        assert (shown["state"], "the run ended" in shown["answer"]) == ("refused", True)
+        assert (await api.request("GET", path))["commands"] == [shown]
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_values_that_json_lacks_are_texts(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        script, path = Script(api, run), f"/runs/{run['id']}/commands"
+        await script.sync(event(kind="params", values={"x": 0.5, "y": math.nan}), event(kind="safe-points"))
+        await api.services.ingest.flush_all()
+        assert (await api.request("GET", f"/runs/{run['id']}"))["params"] == {"x": 0.5, "y": "NaN"}
+        given = await api.request("POST", path, {"kind": "set", "params": {"x": "-inf", "y": "3"}})
+        assert given["arguments"] == {"x": "-Infinity", "y": 3.0}
 
     run_scenario(tmp_path, scenario)

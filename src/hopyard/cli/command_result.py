@@ -58,6 +58,10 @@ def give_command(
         console.print_json(command)
         return
     console.print_message(f"{run['name']}: {_outcome(command)}")
+    if command["kind"] == "pause" and command["step"] is not None and run["spec"].get("time_limit_s"):
+        console.print_message(
+            f"note: its time limit continues to run; `hop pause {run['name']} --release` frees its resources"
+        )
 
 
 def _wait(client: Client, command: api.CommandOut, timeout_s: float) -> api.CommandOut:
@@ -92,7 +96,7 @@ def _not_applied(run: api.RunOut, timeout: str) -> Conflict:
         return Conflict(
             f"{name} has reached no safe point so far; the command stays pending",
             hints=(
-                "the iterations of `for epoch in hop.loop(range(epochs)):` are safe points",
+                "the iterations of `for epoch in hop.loop(range(epochs)):` are safe points, or each hop.log",
                 f"`hop info {name}` shows when it is applied",
             ),
         )
@@ -106,7 +110,7 @@ def _not_applied(run: api.RunOut, timeout: str) -> Conflict:
 
 
 def _refusal_hints(run: api.RunOut, command: api.CommandOut) -> tuple[str, ...]:
-    if command["kind"] != "set":
+    if command["kind"] != "set" or command["step"] is None:  # None: the script did not answer
         return ()
     return (
         "only parameters of `hop.params` change in a running script; other ones change with "

@@ -20,7 +20,7 @@ from hopyard.client.run_lookup import get_run
 @timeout_option
 @json_option
 def pause(ref: str, release: bool, no_wait: bool, timeout: str, as_json: bool) -> None:
-    """Pause RUN at the next safe point of its script, an iteration of hop.loop.
+    """Pause RUN at the next safe point of its script: an iteration of hop.loop, or without one a hop.log.
 
     All processes of a gang pause at the same iteration and keep their GPUs. `hop resume` continues it. A run
     that waits in the queue is held there. The time limit continues to run.

@@ -66,7 +66,8 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
     if _is_paused(client, source):
         _check_no_changes(source, options)
         body: api.CommandIn = {"kind": "resume"}
-        give_command(client, source, body, timeout="30s", no_wait=detach, as_json=as_json)
+        no_wait = detach or source["phase"] == "queued"
+        give_command(client, source, body, timeout="30s", no_wait=no_wait, as_json=as_json)
         return 0
     changes = spec_changes({"params": (), "env": (), "secrets": (), "project": None, **options})
     if source["spec"].get("study") is None:
@@ -97,10 +98,16 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
 
 def _is_paused(client: Client, run: api.RunOut) -> bool:
     """Returns whether the run is paused, will be at its next safe point, or is held in the queue."""
-    if run["phase"] in ("starting", "running"):
-        commands = list_run_commands(client, run)
-        return any(each["kind"] == "pause" and each["state"] == "pending" for each in commands)
-    return run["phase"] == "paused" or (run["phase"] == "queued" and run["held_by"] is not None)
+    if run["phase"] == "paused" or (run["phase"] == "queued" and run["held_by"] is not None):
+        return True
+    if run["ended_at"] is not None or run["stop_requested"]:
+        return False
+    kinds = [
+        each["kind"]
+        for each in list_run_commands(client, run)
+        if each["kind"] != "set" and each["state"] != "refused"
+    ]
+    return kinds[-1:] == ["pause"]
 
 
 def _check_no_changes(run: api.RunOut, options: Mapping[str, Any]) -> None:

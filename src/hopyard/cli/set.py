@@ -18,8 +18,8 @@ from hopyard.client.run_lookup import get_run
 def set_params(ref: str, assignments: tuple[str, ...], no_wait: bool, timeout: str, as_json: bool) -> None:
     """Set parameters of RUN while it runs, such as `hop set RUN lr=1e-4`.
 
-    The values have the types of `hop.params` in the script. All processes apply them at the same iteration of
-    hop.loop. The groups of bound optimizers follow, for settings of the same name: lr, weight_decay,
+    The values have the types of `hop.params` in the script. All processes apply them at the same safe point,
+    an iteration of hop.loop. Bound optimizers that were built with the value follow: lr, weight_decay,
     momentum. Later attempts of the run keep the values.
     """
     from hopyard.api_client.local_server import connect

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
+from hopyard.api_client.phase_filter import list_runs_in_phases
 from hopyard.client.feedback import Notify
 from hopyard.domain.replica import RUN_TOKEN_PREFIX
-from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -58,33 +58,21 @@ def fetch_runs(
     sort: str | None = None,
 ) -> list[api.RunOut]:
     """Returns the newest `limit` runs that match, or all; with `sort` the first ones in its order."""
-    tag = [f"{key}={value}" for key, value in tags.items()]
-
-    def fetch(phases: tuple[str, ...]) -> list[api.RunOut]:
-        return list(
-            client.iterate_runs(
-                max_rows=limit or sys.maxsize,
-                phase=",".join(phases) or None,
-                tag=tag,
-                user=user,
-                project=project,
-                label=label,
-                dataset=dataset,
-                parent=parent,
-                studies=studies,
-                trials=trials,
-                where=where,
-                sort=sort,
-            )
-        )
-
-    try:
-        return fetch(phases)
-    except SpecError:
-        older = tuple(phase for phase in phases if phase != "paused")
-        if not older or older == phases:
-            raise
-        return fetch(older)  # an older server has no such phase, and refuses the name
+    return list_runs_in_phases(
+        client,
+        phases,
+        max_rows=limit or sys.maxsize,
+        tag=[f"{key}={value}" for key, value in tags.items()],
+        user=user,
+        project=project,
+        label=label,
+        dataset=dataset,
+        parent=parent,
+        studies=studies,
+        trials=trials,
+        where=where,
+        sort=sort,
+    )
 
 
 def get_attempt_number(run: api.RunOut) -> int:

@@ -215,10 +215,18 @@ class Controller:
         """Returns whether the attempt was asked to stop, or has ended."""
         return attempt in self._stop_requests or attempt not in self._reconciler.live_attempts
 
-    async def preempt(self, run: RunId, reason: str) -> None:
+    async def preempt(self, run: RunId, reason: str, *, hold_by: str | None = None) -> None:
         """Preempts a live run: it saves a checkpoint, ends and is requeued.
-        A run that is not live is unchanged. Raises NotFound."""
-        await self._apply_recorded(await self._cluster.request_preempt(run, reason, now=self._clock.now()))
+
+        hold_by: the user that holds it from then on. Without one, a run that is not live is unchanged. Raises
+        NotFound; with a user also Conflict for a run that will not return to the queue.
+        """
+        now = self._clock.now()
+        await self._apply_recorded(
+            await self._cluster.request_preempt(run, reason, now=now)
+            if hold_by is None
+            else await self._cluster.hold_and_preempt(run, hold_by, reason, now=now)
+        )
         current = await self._runs.get(run)
         if (
             current.attempt is not None

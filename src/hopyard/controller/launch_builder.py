@@ -9,7 +9,7 @@ from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
 from hopyard.domain.launcher import Launcher, LauncherPeer
-from hopyard.domain.param_format import ParamValue
+from hopyard.domain.param_format import ParamValue, without_added_options
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
 from hopyard.errors import NotFound, SpecError
@@ -56,6 +56,7 @@ class LaunchBuilder:
         restore, values = await self._find_restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign_token(attempt)
         params = await self._current_params(run, attempt)
+        param_format = without_added_options(spec.param_format, params.keys() - spec.params.keys())
         has_secret = spec.study is not None or any(role.launcher is Launcher.MPI for role in spec.roles)
         secret = self._gang_secret(attempt) if has_secret else ""
         peers = _launcher_peers(spec, placement.gang)
@@ -78,7 +79,7 @@ class LaunchBuilder:
                         code=spec.code,
                         datasets=() if is_trials_study(spec) else spec.datasets,
                         params=params,
-                        param_format=spec.param_format,
+                        param_format=param_format,
                         tags=spec.tags,
                         env=spec.env,
                         environment=spec.environment,

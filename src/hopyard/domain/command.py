@@ -105,6 +105,32 @@ def is_paused_after(commands: Sequence[Command]) -> bool:
     return _current_pause(commands) is not None
 
 
+def will_pause(commands: Sequence[Command]) -> bool:
+    """Returns whether the script is paused, or pauses at its next safe point, until another command."""
+    kinds = [
+        command.kind
+        for command in commands
+        if command.kind is not CommandKind.SET
+        and (command.state is CommandState.PENDING or command is _current_pause(commands))
+    ]
+    return bool(kinds) and kinds[-1] is CommandKind.PAUSE
+
+
+def is_released(commands: Sequence[Command]) -> bool:
+    """Returns whether the last pause that was applied freed the resources of the run."""
+    last = _last_applied(commands)
+    return last is not None and last.kind is CommandKind.PAUSE and bool(last.arguments.get(RELEASE))
+
+
+def shown_command(command: Command, phase: RunPhase) -> Command:
+    """Returns the command as users see it: a pending one of an ended run is never applied."""
+    if command.state is not CommandState.PENDING or not phase.is_final:
+        return command
+    return replace(
+        command, state=CommandState.REFUSED, answer="the run ended before a safe point of its script"
+    )
+
+
 def deliverable(commands: Sequence[Command], attempt: AttemptId) -> list[Command]:
     """Returns the commands that the replicas of an attempt need, in order.
 
@@ -120,13 +146,14 @@ def deliverable(commands: Sequence[Command], attempt: AttemptId) -> list[Command
 
 
 def params_after(
-    params: Mapping[str, ParamValue], commands: Sequence[Command], *, step: int | None = None
+    params: Mapping[str, ParamValue], commands: Sequence[Command], *, until: datetime | None = None
 ) -> dict[str, ParamValue]:
-    """Returns the parameters with the changes of applied commands. step: only changes up to this step."""
+    """Returns the parameters with the changes of applied commands. until: only earlier changes, such as those
+    before a checkpoint. Both times are of the script's clock; its steps may count something else."""
     values = dict(params)
     for command in commands:
         if command.state is CommandState.APPLIED and (
-            step is None or (command.step is not None and command.step <= step)
+            until is None or (command.answered_at is not None and command.answered_at < until)
         ):
             values |= {name: after for name, (_, after) in command.changes.items()}
     return values
@@ -149,7 +176,15 @@ def command_sentence(command: Command) -> str:
 
 def _current_pause(commands: Sequence[Command]) -> Command | None:
     """Returns the command that pauses the script now. A run that was released waits in the queue instead."""
-    last = next(
+    last = _last_applied(commands)
+    if last is None or last.kind is not CommandKind.PAUSE or last.arguments.get(RELEASE):
+        return None
+    return last
+
+
+def _last_applied(commands: Sequence[Command]) -> Command | None:
+    """Returns the last pause, or end of a pause, that was applied."""
+    return next(
         (
             command
             for command in reversed(commands)
@@ -157,9 +192,6 @@ def _current_pause(commands: Sequence[Command]) -> Command | None:
         ),
         None,
     )
-    if last is None or last.kind is not CommandKind.PAUSE or last.arguments.get(RELEASE):
-        return None
-    return last
 
 
 def _text(value: ParamValue) -> str:

@@ -1,4 +1,4 @@
-"""Values of metrics in JSON, which has no numbers for NaN and infinity: they are texts there."""
+"""Values of metrics and parameters in JSON, which has no numbers for NaN and infinity: these are texts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def encode_value(value: float) -> MetricValue:
 
 def encode_values(values: Mapping[str, float]) -> dict[str, MetricValue]:
     return {name: encode_value(value) for name, value in values.items()}
+
+
+def encode_param(value: str | int | float | bool | None) -> str | int | float | bool | None:
+    """Returns the value of a parameter for JSON. `hop.params` reads the text as the number again."""
+    return encode_value(value) if isinstance(value, float) else value
+
+
+def decode_param(value: str | int | float | bool | None) -> str | int | float | bool | None:
+    """Returns the number that `encode_param` wrote as a text; any other value as it is."""
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
 def decode_value(value: float | str | None) -> float:

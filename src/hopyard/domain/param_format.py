@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -152,6 +152,16 @@ def param_format_from_json(value: Mapping[str, Any]) -> ParamFormat:
     style = ParamStyle(value.get("style", ParamStyle.SDK))
     default = OptionKind(value.get("default", OptionKind.VALUE))
     return ParamFormat(**{**value, "style": style, "default": default, "options": options})
+
+
+def without_added_options(form: ParamFormat | None, names: Iterable[str]) -> ParamFormat | None:
+    """Returns the form for a script that has got parameters of these names only from `hop.params`: what has
+    no option for one does not get it."""
+    unknown = [] if form is None else [name for name in names if form.find_option(name) is None]
+    if form is None or not unknown:
+        return form
+    hidden = {name: ScriptOption("", OptionKind.OMITTED) for name in unknown}
+    return replace(form, options={**form.options, **hidden})
 
 
 def fill_command(

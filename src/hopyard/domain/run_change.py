@@ -28,6 +28,15 @@ def changes_scheduling(before: Run, after: Run) -> bool:
     )
 
 
+def not_holdable_conflict(run: str, phase: RunPhase) -> Conflict:
+    """Returns the error for a run that will not return to the queue."""
+    state = "waits in the queue" if phase is RunPhase.QUEUED else "is being stopped"
+    return Conflict(
+        f"run {run} has ended" if phase.is_final else f"run {run} {state}",
+        hints=(f"see its phase with `hop info {run}`",),
+    )
+
+
 def not_pending_conflict(run: Run, phase: RunPhase) -> Conflict:
     """Returns the error for a change that is too late."""
     hints = (

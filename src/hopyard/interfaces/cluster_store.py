@@ -175,6 +175,17 @@ class ClusterStore(Protocol):
         NotFound."""
         ...
 
+    async def hold_and_preempt(self, run: RunId, user: str, reason: str, /, *, now: datetime) -> RecordResult:
+        """Makes a live run held by this user from its next return to the queue, and requests its preemption,
+        in one write. A run that is being preempted already is held as well. Raises NotFound; Conflict for a
+        run that waits, is being stopped, or has ended."""
+        ...
+
+    async def withdraw_hold(self, run: RunId, /) -> bool:
+        """Makes a live run return to the queue without a hold. Returns whether it is live and was to be held.
+        Raises NotFound."""
+        ...
+
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         """Returns the attempts that have not ended, with their phase (AttemptPhase value)."""
         ...

@@ -45,7 +45,3 @@ class CommandStore(Protocol):
         changes no phase. attempt: None for an answer of the server itself.
         """
         ...
-
-    async def hold_live_run(self, run: RunId, user: str, /) -> None:
-        """Makes a live run held by this user from its next return to the queue. Does nothing for a run that
-        is not live."""

@@ -89,7 +89,8 @@ def write_param_file(launch: ReplicaLaunch, work: Path) -> None:
     try:
         folder = os.path.relpath(os.path.realpath(folder), top)
         old = _read_file(work, os.path.relpath(os.path.realpath(os.path.join(top, form.file)), top))
-        new = _changed_settings(form.file, old, launch.params)
+        taken = {name: value for name, value in launch.params.items() if form.takes(name)}
+        new = _changed_settings(form.file, old, taken)
         # the script of another replica may replace folders by links meanwhile
         with open_folder_below(work, _inner_path(folder)) as descriptor:
             OpenFolder(descriptor).write(file, [new])

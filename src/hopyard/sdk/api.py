@@ -95,7 +95,8 @@ def log(
     `hop.Image`, `hop.Audio`, `hop.Video`, `hop.Histogram`, `hop.Table`, `hop.Text`, `hop.Figure`, and lists
     of them. Any other value is reported once on stderr and skipped. Without `step` the points of a metric are
     counted. Takes about two microseconds for numbers and never waits for the network. A full disk causes one
-    warning on stderr and no exception.
+    warning on stderr and no exception. In a script without `hop.loop` it is a safe point, at which commands
+    such as `hop pause` are applied.
     """
     if values is not None:
         if isinstance(values, Mapping):
@@ -109,6 +110,8 @@ def log(
         return
     current = session._session or session.current_session()
     current.metrics.write(step, metrics)
+    if current.acts_at_log:
+        current.reach_log(step)
 
 
 def alert(text: str, *, title: str = "", level: str = "warning") -> None:

@@ -2,8 +2,10 @@
 library only.
 
     turns/commands          eight-byte cells: the number of the newest command; the iteration at which all
-                            processes apply commands, and the number of the last one that they apply there
-    turns/commands.jsonl    one command per line, in the order of their numbers
+                            processes apply commands, the number of the last one that they apply there, and
+                            the rank of the process that answers
+    turns/commands.jsonl    one command per line, in the order of their numbers; and refusals: the number of a
+                            refused command, and the reason
 
 A process looks for a new command by reading one cell of shared memory.
 """
@@ -21,9 +23,9 @@ from hopyard.private_files import make_folder, open_file
 
 SAFE_POINTS_DIR = "turns"
 _CELLS_FILE, _LINES_FILE = "commands", "commands.jsonl"
-_NEWEST_CELL, _ITERATION_CELL, _AGREED_CELL, _CELLS = 0, 1, 2, 3
+_NEWEST_CELL, _ITERATION_CELL, _AGREED_CELL, _RANK_CELL, _CELLS = 0, 1, 2, 3, 4
 
-CommandLine = Mapping[str, Any]  # {"number", "kind", "arguments", "user"}
+CommandLine = Mapping[str, Any]  # {"number", "kind", "arguments", "user"}; a refused one also has "refused"
 
 
 class CommandFile:
@@ -55,9 +57,24 @@ class CommandFile:
         """The number of the last command that the processes of the gang have agreed to apply."""
         return self._cells[_AGREED_CELL]
 
-    def agree(self, iteration: int, number: int) -> None:
-        """Records that all processes apply the commands up to `number` at `iteration`."""
-        self._cells[_ITERATION_CELL], self._cells[_AGREED_CELL] = iteration, number
+    @property
+    def answering_rank(self) -> int:
+        """The rank of the process that answers the agreed commands."""
+        return self._cells[_RANK_CELL]
+
+    def agree(self, iteration: int, number: int, *, rank: int = 0) -> None:
+        """Records that all processes apply the commands up to `number` at `iteration`. rank: of the process
+        that answers them."""
+        self._cells[_ITERATION_CELL], self._cells[_RANK_CELL] = iteration, rank
+        self._cells[_AGREED_CELL] = number
+
+    def refuse(self, number: int, reason: str) -> None:
+        """Records that no process applies a command. Raises OSError."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            self._append([{"refused": number, "reason": reason}])
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def append(self, commands: Iterable[CommandLine]) -> bool:
         """Adds the commands that the file lacks. Returns whether there were any. Raises OSError, with nothing
@@ -70,38 +87,44 @@ class CommandFile:
             )
             if not new:
                 return False
-            text = "".join(json.dumps(dict(command)) + "\n" for command in new).encode()
-            lines = self._open(_LINES_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            try:
-                size = os.fstat(lines).st_size
-                if size and os.pread(lines, 1, size - 1) != b"\n":  # an earlier write was interrupted
-                    text = b"\n" + text
-                if os.write(lines, text) != len(text):
-                    os.ftruncate(lines, size)
-                    raise OSError(28, "No space left on device", self._lines)
-            finally:
-                os.close(lines)
+            self._append(new)
             self._cells[_NEWEST_CELL] = new[-1]["number"]
             return True
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
+    def _append(self, new: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(dict(line)) + "\n" for line in new).encode()
+        lines = self._open(_LINES_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        try:
+            size = os.fstat(lines).st_size
+            if size and os.pread(lines, 1, size - 1) != b"\n":  # an earlier write was interrupted
+                text = b"\n" + text
+            if os.write(lines, text) != len(text):
+                os.ftruncate(lines, size)
+                raise OSError(28, "No space left on device", self._lines)
+        finally:
+            os.close(lines)
+
     def read(self, after: int, through: int) -> Sequence[CommandLine]:
-        """Returns the commands with `after` < number <= `through`, in order."""
+        """Returns the commands with `after` < number <= `through`, in order; a refused one with the reason
+        as "refused"."""
         try:
             with open(self._lines, "rb") as file:
                 lines = file.read().splitlines()
         except FileNotFoundError:
             return []
-        commands = []
+        commands: dict[int, dict[str, Any]] = {}
         for line in lines:
             try:
                 command = json.loads(line)
             except ValueError:
                 continue
             if isinstance(command, dict) and after < command.get("number", 0) <= through:
-                commands.append(command)
-        return commands
+                commands[command["number"]] = command
+            elif isinstance(command, dict) and command.get("refused") in commands:
+                commands[command["refused"]]["refused"] = command.get("reason", "")
+        return list(commands.values())
 
 
 def has_commands(gang: str) -> bool:
@@ -119,6 +142,8 @@ def values_set_before(gang: str) -> tuple[dict[str, Any], int]:
     values: dict[str, Any] = {}
     number = agreed = file.agreed
     for command in file.read(0, agreed):
+        if "refused" in command:
+            continue
         if command["kind"] == "set":
             values |= command["arguments"]
         else:
@@ -132,5 +157,7 @@ def map_cells(descriptor: int, count: int) -> memoryview:
     """
     if os.fstat(descriptor).st_size < 8 * count:
         # written, not truncated to size: a hole on a full disk would raise SIGBUS later
-        os.pwrite(descriptor, bytes(8 * count), 0)
+        # behind the cells of an earlier version, which stay
+        size = os.fstat(descriptor).st_size
+        os.pwrite(descriptor, bytes(8 * count - size), size)
     return memoryview(mmap.mmap(descriptor, 8 * count)).cast("q")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hopyard.errors import SpecError
 from hopyard.sdk.bound_objects import BoundObjects, bound_objects, built_settings
 from hopyard.sdk.command_file import CommandLine
-from hopyard.sdk.live_params import LiveParams, follow_in_optimizers, recorded_changes
+from hopyard.sdk.live_params import LiveParams, recorded_changes
+from hopyard.sdk.live_settings import follow_in_optimizers
 from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.safe_points import SafePointAction, SafePoints
 from hopyard.sdk.warn_once import warn_once
@@ -35,29 +36,36 @@ class LiveControl:
         action: SafePointAction | None,
         *,
         step: int,
-        loops: Iterable[Loop[Any]],
-        reports: bool,
+        loops: Iterable[Loop[Any]] = (),
     ) -> bool:
         """Does what the gang has agreed on, and waits while the run is paused. Returns whether this process
         must save its checkpoint and end.
 
-        step: the completed iterations. reports: whether this process answers for the gang.
+        step: the completed iterations, or the step that the script has logged.
         """
         if action is None:
             return False
         while action is SafePointAction.COMMANDS:
             for command in safe_points.take_commands():
-                self._apply(command, step, list(loops), reports=reports)
+                self._apply(command, step, list(loops), safe_points)
             if not self.is_paused:
                 safe_points.leave()
                 return False
             action = safe_points.wait_for_action()
+        if action is None:  # a signal ends it
+            self.is_paused = False
+            safe_points.leave()
+            return False
         return True
 
-    def _apply(self, command: CommandLine, step: int, loops: list[Loop[Any]], *, reports: bool) -> None:
-        kind, user = command["kind"], command.get("user") or "a user"
+    def _apply(
+        self, command: CommandLine, step: int, loops: list[Loop[Any]], safe_points: SafePoints
+    ) -> None:
+        kind, user, reports = command["kind"], command.get("user") or "a user", safe_points.answers
         fields: dict[str, object] = {}
         try:
+            if "refused" in command:
+                raise SpecError(command["refused"])
             if kind == "pause":
                 self.is_paused, answer = True, "paused"
             elif kind == "resume":
@@ -68,6 +76,7 @@ class LiveControl:
                 raise SpecError(f"this version of hopyard in the run has no command `{kind}`")
         except SpecError as error:
             if reports:
+                safe_points.refuse(command, error.message)
                 self._answer(command, "refused", step, error.message)
                 warn_once(f"step {step}: {kind} of {user} is refused: {error.message}")
             return
@@ -81,11 +90,23 @@ class LiveControl:
         self._record("command", number=command["number"], state=state, step=step, answer=answer, **fields)
 
     def _set(self, arguments: dict[str, ParamValue], loops: list[Loop[Any]]) -> tuple[str, dict[str, object]]:
+        values, scaled = self.params.values(), self.params.scaled_values()
         changes = self.params.change(self.params.convert(arguments))
+        effective = {
+            name: (scaled[name], value)
+            for name, value in self.params.scaled_values().items()
+            if value != scaled[name]
+        }
         recorded = recorded_changes(changes)
         self._declared.update({name: after for name, (_, after) in recorded.items()})
         texts = [f"{name} {_text(before)} -> {_text(after)}" for name, (before, after) in recorded.items()]
-        texts += follow_in_optimizers(bound_objects(self._bound), built_settings(self._bound), changes)
+        texts += [
+            f"effective {name} {_text(before)} -> {_text(after)}"
+            for name, (before, after) in effective.items()
+        ]
+        texts += follow_in_optimizers(
+            bound_objects(self._bound), built_settings(self._bound), changes, effective, values
+        )
         for name, (before, _) in changes.items():
             fixed = next(
                 (loop for loop in loops if type(before) is int and loop.total == before and before > 1), None

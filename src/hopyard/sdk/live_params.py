@@ -1,19 +1,16 @@
-"""Changes parameters of a running script: the objects of `hop.params`, and bound optimizers."""
+"""Changes parameters of a running script: the objects of `hop.params`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import SpecError
-from hopyard.sdk.params import Params, convert_override, recorded_values
-from hopyard.sdk.restored_hyperparameters import Settings, scale_setting, setting_groups
+from hopyard.sdk.params import Params, convert_override, recorded_values, scaled_params
 
 if TYPE_CHECKING:
     from hopyard.domain.run import ParamValue
 
-# parameters with other names in the groups of an optimizer
-_GROUP_KEYS = {"learning_rate": "lr", "wd": "weight_decay"}
 Change = tuple["ParamValue", "ParamValue"]  # the recorded values before and after
 
 
@@ -46,6 +43,19 @@ class LiveParams:
             except SpecError as error:
                 raise SpecError(error.message.removeprefix("-p ")) from None
         return converted
+
+    def values(self) -> dict[str, Any]:
+        """Returns all declared parameters with their current values."""
+        return {name: params[name] for params, _ in self._declarations for name in params}
+
+    def scaled_values(self) -> dict[str, Any]:
+        """Returns the effective values that batch-size rules make of them."""
+        return {
+            name: value
+            for params, _ in self._declarations
+            for scaled in scaled_params(params)
+            for name, value in scaled.scaling.values().items()
+        }
 
     def change(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Sets converted values in all objects. Returns the value before and after of each. Raises SpecError
@@ -86,39 +96,3 @@ def unknown_param_text(name: str, declared: Sequence[str]) -> str:
     if not declared:
         return f"the script has no parameter `{name}`: it declares none with hop.params"
     return f"the script has no parameter `{name}`; it has {', '.join(declared)}"
-
-
-def follow_in_optimizers(
-    objects: Mapping[str, Any], built: Settings, changes: Mapping[str, tuple[Any, Any]]
-) -> list[str]:
-    """Applies changed parameters to the groups of bound optimizers that have a setting of that name, and to
-    their schedulers. A group with another value, such as a decayed rate, is scaled by the same factor.
-
-    built: the settings as the script built them, which a checkpoint records; they change as well, so that a
-    resumed run does not apply the change twice. Returns a text for each changed object.
-    """
-    texts = []
-    for name, (old, new) in changes.items():
-        key = _GROUP_KEYS.get(name, name)
-        for object_name, group_changes in _scaled_groups(objects, built, key, old, new):
-            before, after = group_changes
-            texts.append(f"{key} of `{object_name}` {_text(before)} -> {_text(after)}")
-    return texts
-
-
-def _scaled_groups(
-    objects: Mapping[str, Any], built: Settings, key: str, old: Any, new: Any
-) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    for object_name, groups in setting_groups(objects):
-        first: tuple[Any, Any] | None = None
-        for group in groups:
-            change = scale_setting(group, key, old, new)
-            first = first or change
-        for group in built.get(object_name, []):
-            scale_setting(group, key, old, new)
-        if first is not None:
-            yield object_name, first
-
-
-def _text(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hopyard.domain.metric_values import encode_param
 from hopyard.errors import SpecError
 from hopyard.sdk.batch_rule import BatchRule, BatchScale
 
@@ -51,7 +52,7 @@ class Params:
         return vars(self)[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        for follower in getattr(self, "_followers", ()):
+        for follower in scaled_params(self):
             follower.follow({**vars(self), name: value})
         vars(self)[name] = value
 
@@ -113,7 +114,7 @@ class Params:
             standard, rule, accumulation, lr, batch_size, warmup, steps, eval_every, warmup_from
         )
         scaled = ScaledParams(vars(self), batch_rule, world_size)
-        self._followers = (*getattr(self, "_followers", ()), scaled)
+        self._followers = (*scaled_params(self), scaled)
         return scaled
 
     def __eq__(self, other: object) -> bool:
@@ -168,6 +169,11 @@ class ScaledParams(Params):
         return self.scaling.lr_at(step, samples=samples)
 
 
+def scaled_params(params: Params) -> tuple[ScaledParams, ...]:
+    """Returns the effective parameters that batch-size rules made of these."""
+    return getattr(params, "_followers", ())
+
+
 def read_overrides(text: str | None) -> dict[str, ParamValue]:
     """Returns the overrides in `HOPYARD_PARAMS`: a JSON object of scalars. Raises SpecError for anything
     else."""
@@ -201,9 +207,10 @@ def resolve_params(defaults: Mapping[str, object], overrides: Mapping[str, Param
 
 
 def recorded_values(values: Mapping[str, object]) -> dict[str, ParamValue]:
-    """Returns the values as a run records them: a list, tuple or dict as its JSON text."""
+    """Returns the values as a run records them: a list, tuple or dict as its JSON text, NaN and infinities
+    as texts."""
     return {
-        name: value if _is_scalar(value) else _as_json(value)  # type: ignore[misc]
+        name: encode_param(value) if _is_scalar(value) else _as_json(value)  # type: ignore[arg-type]
         for name, value in values.items()
     }
 

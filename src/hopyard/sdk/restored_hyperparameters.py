@@ -15,15 +15,18 @@ from hopyard.sdk.warn_once import warn_once
 
 Settings = dict[str, list[dict[str, Any]]]  # by name: of each group of an optimizer, or of a scheduler
 _MAX_DEPTH = 3  # of containers in which optimizers are found
-_CURRENT_RATES = "_last_lr"  # of a scheduler: the rates of all groups now
-_DERIVED_RATES = ("initial_lr", "base_lrs", _CURRENT_RATES)
+CURRENT_RATES = "_last_lr"  # of a scheduler: the rates of all groups now
 
 
 def capture_settings(objects: Mapping[str, Any]) -> Settings:
     """Returns the settings of all optimizers and schedulers among the objects and in their containers."""
     return {
         name: [
-            {key: plain for key in group if key != "params" and (plain := _plain(group[key])) is not ...}
+            {
+                key: plain
+                for key in group
+                if key != "params" and (plain := plain_setting(group[key])) is not ...
+            }
             for group in _groups(value)
         ]
         for name, value in _tuned_objects(objects)
@@ -49,35 +52,6 @@ def setting_groups(objects: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[
         yield name, _groups(value)
 
 
-def scale_setting(group: dict[str, Any], key: str, old: Any, new: Any) -> tuple[Any, Any] | None:
-    """Changes the setting `key` of a group, and the rates that derive from it, as its parameter changes from
-    `old` to `new`. Returns the setting before and after; None if the group has none of that name.
-
-    A setting equal to `old` becomes `new`; another number is scaled by the same factor.
-    """
-    change = None
-    for name in (key, *_DERIVED_RATES) if key == "lr" else (key,):
-        if name not in group or (before := _plain(group[name])) is ...:
-            continue
-        if isinstance(before, list) and not isinstance(old, list | tuple):
-            after: Any = [_scaled_setting(part, old, new) for part in before]
-        else:
-            after = _scaled_setting(before, old, new)
-        if after != before:
-            _set(group, name, after)
-            if name == key:
-                change = (before, after)
-    return change
-
-
-def _scaled_setting(setting: Any, old: Any, new: Any) -> Any:
-    if setting == (list(old) if isinstance(old, tuple) else old):
-        return list(new) if isinstance(new, tuple) else new
-    if not all(map(_is_number, (setting, old, new))) or not old:
-        return setting
-    return setting * new / old
-
-
 def _apply_to_group(
     name: str, group: dict[str, Any], now: Mapping[str, Any], before: Mapping[str, Any]
 ) -> None:
@@ -86,18 +60,18 @@ def _apply_to_group(
     for key, setting in now.items():
         if key not in before or key not in group:
             continue
-        restored, value = _plain(group[key]), setting
-        if key == "lr" and restored != before[key] and ratio is not None and _is_number(restored):
+        restored, value = plain_setting(group[key]), setting
+        if key == "lr" and restored != before[key] and ratio is not None and is_number(restored):
             value = restored * ratio  # a schedule continues from its position, at the new rate
             if ratio == 1:
                 continue
         elif setting == before[key]:
             continue
-        elif key == _CURRENT_RATES:
+        elif key == CURRENT_RATES:
             value = _scaled(restored, now.get("base_lrs"), before.get("base_lrs"))
         if value != restored:
-            _set(group, key, value)
-            if key != _CURRENT_RATES:
+            set_setting(group, key, value)
+            if key != CURRENT_RATES:
                 _report_change(name, key, restored, value)
 
 
@@ -113,8 +87,8 @@ def _report_contradiction(name: str, groups: list[dict[str, Any]], now: list[dic
     """Warns about a rate of a checkpoint without recorded settings: it may have been changed by the script or
     by the training."""
     for group, built in zip(groups, now, strict=False):
-        restored, rate = _plain(group.get("lr")), built.get("lr")
-        if _is_number(restored) and _is_number(rate) and restored != rate:
+        restored, rate = plain_setting(group.get("lr")), built.get("lr")
+        if is_number(restored) and is_number(rate) and restored != rate:
             warn_once(
                 f"`{name}` trains with lr {_text(restored)} of the checkpoint; the script has built it with "
                 f"{_text(rate)}",
@@ -123,7 +97,7 @@ def _report_contradiction(name: str, groups: list[dict[str, Any]], now: list[dic
 
 
 def _ratio(now: Any, before: Any) -> float | None:
-    return float(now) / float(before) if _is_number(now) and _is_number(before) and before else None
+    return float(now) / float(before) if is_number(now) and is_number(before) and before else None
 
 
 def _scaled(rates: Any, now: Any, before: Any) -> Any:
@@ -135,9 +109,10 @@ def _scaled(rates: Any, now: Any, before: Any) -> Any:
     return [rate * (1.0 if ratio is None else ratio) for rate, ratio in zip(rates, ratios, strict=True)]
 
 
-def _set(group: dict[str, Any], key: str, value: Any) -> None:
+def set_setting(group: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a setting of a group; a rate that is a tensor in place."""
     current = group[key]
-    if callable(getattr(current, "fill_", None)):  # a rate that is a tensor
+    if callable(getattr(current, "fill_", None)):
         current.fill_(value)
     else:
         group[key] = tuple(value) if isinstance(current, tuple) else value
@@ -167,20 +142,21 @@ def _is_scheduler(value: Any) -> bool:
     return hasattr(value, "last_epoch") and _is_optimizer(getattr(value, "optimizer", None))
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Returns whether a setting is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _plain(value: Any) -> Any:
+def plain_setting(value: Any) -> Any:
     """Returns the setting in the form of JSON; `...` for anything else, such as tensors of state."""
-    if value is None or isinstance(value, bool | str) or _is_number(value):
+    if value is None or isinstance(value, bool | str) or is_number(value):
         return value
     if isinstance(value, tuple | list):
-        return list(value) if len(value) <= 64 and all(_is_number(part) for part in value) else ...
+        return list(value) if len(value) <= 64 and all(is_number(part) for part in value) else ...
     if callable(getattr(value, "item", None)) and getattr(value, "shape", None) == ():
         return value.item()
     return ...
 
 
 def _text(value: Any) -> str:
-    return f"{value:.6g}" if _is_number(value) else str(value)
+    return f"{value:.6g}" if is_number(value) else str(value)

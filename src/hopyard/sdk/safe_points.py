@@ -5,13 +5,19 @@ No process may wait at a safe point for a process that waits for it inside its n
 collective operation. So each process publishes how many iterations it has passed. When a stop is requested
 or a command arrives, it parks at its safe point. It runs one more iteration whenever another process has
 already passed that point. The gang agrees, under a lock, on the iteration at which all are parked. There all
-stop, or all apply the commands up to the same number. The shared state is files of eight-byte cells in a
-folder that all processes see:
+stop, or all apply the commands up to the same number. No process waits for another that has ended or has left
+its loop: that one applies the commands at its next safe point.
 
-    turns/lock           one cell: the iteration at which all stop
-    turns/commands       see `command_file.py`
-    turns/<rank>-<pid>   per process: iterations passed; the iteration it is parked at, or 0;
-                         whether its checkpoint is saved
+The safe points of a script without loops are the points that it logs. A gang may not log the same points in
+all its processes, so there no process waits long for another: a command is refused in place of that. Such a
+script is not stopped at a safe point. The shared state is files of eight-byte cells in a folder that all
+processes see. Each process holds a lock on its own file, which ends with it:
+
+    turns/lock               one cell: the iteration at which all stop
+    turns/commands           see `command_file.py`
+    turns/<rank>-<pid>       per process: iterations passed; the iteration it is parked at, or 0;
+                             whether its checkpoint is saved; whether it has left its loop
+    turns/log-<rank>-<pid>   the same of a process that logs without a loop
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
+from weakref import WeakSet
 
 from hopyard.errors import is_disk_full
 from hopyard.private_files import make_folder, open_file, reserve_file_space, write_to_reserved_space
@@ -40,7 +47,13 @@ _SAVE_RETRY_INTERVAL_S, _SAVE_SHARE_OF_GRACE = (
     0.2,
     0.7,
 )  # of the grace period of a stop request: SIGTERM follows in its last quarter
-_ITERATION_CELL, _PARKED_CELL, _SAVED_CELL, _CELLS = 0, 1, 2, 3
+_ITERATION_CELL, _PARKED_CELL, _SAVED_CELL, _LEFT_CELL, _CELLS = 0, 1, 2, 3, 4
+_LOG_PREFIX = "log-"
+_MAX_FAILED_TRIES = 3  # to meet the other processes at a point that they all log
+UNEVEN_LOGGING = (
+    "the processes of the gang do not all log at the same steps, so they cannot act together; "
+    "iterations of hop.loop are safe points of all of them"
+)
 _PAUSE_POLL_INTERVAL_S = 0.02
 _NO_CELLS_FILES = ("lock", "commands", "commands.jsonl")
 
@@ -67,8 +80,8 @@ class SafePoints:
 
     replica: the folder where the stop request appears. gang: the folder that all `world` processes see.
     applied: the number of the last command that this process began with; None for all so far. Other processes
-    may have agreed on later ones without this one, if it was slow to begin. is_restarted: an earlier process
-    of this replica has ended, and its peers have continued.
+    may have agreed on later ones without this one, if it was slow to begin. by_log: the safe points are
+    logged points. is_restarted: an earlier process of this replica has ended, and its peers have continued.
     Raises OSError.
     """
 
@@ -80,6 +93,7 @@ class SafePoints:
         world: int,
         applied: int | None = None,
         *,
+        by_log: bool = False,
         is_restarted: bool = False,
     ) -> None:
         self.rank, self.pid = rank, os.getpid()
@@ -92,27 +106,63 @@ class SafePoints:
         make_folder(self._folder, private_parent=gang)
         self._lock = open_file(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT)
         with self._locked():
-            self._agreed_iteration = map_cells(self._lock, _CELLS)
+            self._agreed_iteration = map_cells(self._lock, 1)
         self._commands = CommandFile(gang)
-        self._applied = self._agreed = self._commands.agreed if applied is None else applied
-        self._peer_cells: dict[str, memoryview] = {}
-        self._name = f"{rank}-{self.pid}"
-        self._own_cells = _open(os.path.join(self._folder, self._name), os.O_RDWR | os.O_CREAT)
-        if is_restarted:  # otherwise its peers would wait until it has run as many iterations as they have
-            self._own_cells[_ITERATION_CELL] = max(
-                (cells[_ITERATION_CELL] for _, cells in self._open_peer_cells()), default=0
-            )
-        with suppress(OSError):
-            reserve_file_space(Path(replica), SAFE_POINT_EXIT_FILE)
+        self._peers: dict[str, _ProcessFile] = {}
+        self.by_log, self._failed_tries = by_log, 0
+        self._name = f"{_LOG_PREFIX if by_log else ''}{rank}-{self.pid}"
+        with self._locked():
+            self._own = _ProcessFile(os.path.join(self._folder, self._name), is_own=True)
+            self._own_cells = self._own.cells
+            # only now, so that all agree either with this process or before it
+            self._applied = self._agreed = self._commands.agreed if applied is None else applied
+            if (
+                is_restarted
+            ):  # otherwise its peers would wait until it has run as many iterations as they have
+                self._own_cells[_ITERATION_CELL] = max(
+                    (cells[_ITERATION_CELL] for _, cells in self._live_peers()), default=0
+                )
+        if not by_log:
+            with suppress(OSError):
+                reserve_file_space(Path(replica), SAFE_POINT_EXIT_FILE)
 
     @property
     def applied(self) -> int:
         """The number of the last command that this process has applied."""
         return self._applied
 
+    @property
+    def answers(self) -> bool:
+        """Whether this process answers the commands that the gang has agreed on."""
+        return self.rank in (0, self._commands.answering_rank)
+
+    def close(self) -> None:
+        """Withdraws from the protocol: no process waits for this one any more."""
+        with suppress(OSError):
+            os.unlink(os.path.join(self._folder, self._name))
+        self._own.close()
+
+    def begin_loop(self) -> None:
+        """Others wait for this process again."""
+        self._own_cells[_LEFT_CELL] = 0
+
+    def leave_loop(self) -> None:
+        """No process waits for this one until its next loop: it may never reach another safe point."""
+        self._own_cells[_LEFT_CELL] = 1
+
+    def refuse(self, command: CommandLine, reason: str) -> None:
+        """Records that no process applies a command, for those that start later."""
+        with suppress(OSError):
+            self._commands.refuse(command["number"], reason)
+
     def reach(self) -> SafePointAction | None:
         """Records the end of an iteration. Returns what this process must do before the next one, if
         anything."""
+        if self.by_log:
+            if self._commands.newest <= self._applied:
+                self._own_cells[_ITERATION_CELL] += 1
+                return None
+            return self._agree_on_iteration()
         if not self._stop_requested:
             now = time.monotonic()
             if now >= self._poll_at:
@@ -129,10 +179,14 @@ class SafePoints:
         self._applied = self._agreed
         return commands
 
-    def wait_for_action(self) -> SafePointAction:
-        """Returns the next action of a process that is paused at this safe point, when there is one."""
+    def wait_for_action(self) -> SafePointAction | None:
+        """Returns the next action of a process that is paused at this safe point, when there is one. None for
+        a process that logs without a loop, when its replica is being stopped: it gets a signal."""
         while True:
-            self._stop_requested = self._stop_requested or self._is_stop_requested()
+            if not self.by_log:
+                self._stop_requested = self._stop_requested or self._is_stop_requested()
+            elif os.path.exists(self._stop):
+                return None
             if (
                 self._stop_requested
                 or self._agreed_iteration[0]
@@ -183,9 +237,7 @@ class SafePoints:
             with suppress(OSError):  # the exit code has the same meaning
                 self._write_exit_file(path, text)
         self._own_cells[_SAVED_CELL] = 1
-        while any(
-            name.startswith("0-") and not cells[_SAVED_CELL] for name, cells in self._open_peer_cells()
-        ):
+        while any(name.startswith("0-") and not cells[_SAVED_CELL] for name, cells in self._live_peers()):
             time.sleep(_PEER_POLL_INTERVAL_S)
 
     def _write_exit_file(self, path: str, text: bytes) -> None:
@@ -216,46 +268,57 @@ class SafePoints:
         Returns the agreed action in the first case, with this process still parked. Returns None in the
         second case: this one must run the next iteration as well.
         """
-        cells_of_this, iteration = self._own_cells, self._own_cells[_ITERATION_CELL] + 1
+        iteration = self._own_cells[_ITERATION_CELL] + 1
         # in case a process has no safe points or is far behind
         deadline = time.monotonic() + _PEER_TIMEOUT_S
-        cells_of_this[_PARKED_CELL] = iteration
+        self._own_cells[_PARKED_CELL] = iteration
         while True:
             with self._locked():
                 # before a stop: another process may have applied them already
                 if self._commands.agreed > self._applied:
-                    self._agreed = self._commands.agreed
+                    self._agreed, self._failed_tries = self._commands.agreed, 0
                     return SafePointAction.COMMANDS
                 if self._agreed_iteration[0]:
                     return SafePointAction.STOP
-                peers = [
-                    (cells[_ITERATION_CELL], cells[_PARKED_CELL])
-                    for _, cells in (self._open_peer_cells() if self._world > 1 else ())
-                ]
-                if any(passed >= iteration for passed, _ in peers):
+                peers = dict(self._live_peers()) if self._world > 1 else {}
+                if any(cells[_ITERATION_CELL] >= iteration for cells in peers.values()):
                     self.leave()
                     return None
-                all_present = len(peers) + 1 >= self._world or time.monotonic() > deadline
-                if all_present and all(parked == iteration for _, parked in peers):
+                is_late = time.monotonic() > deadline
+                all_present = len(peers) + 1 >= self._world or (is_late and not self.by_log)
+                parked = {name for name, cells in peers.items() if cells[_PARKED_CELL] == iteration}
+                if all_present and all(name in parked or cells[_LEFT_CELL] for name, cells in peers.items()):
                     if self._stop_requested:
                         self._agreed_iteration[0] = iteration
                         return SafePointAction.STOP
-                    self._commands.agree(iteration, self._commands.newest)
+                    self._agree_on_commands(iteration, [*map(_rank_of, parked), self.rank])
+                    continue
+                if self.by_log and is_late:
+                    self._failed_tries += 1
+                    if all_present and self._failed_tries < _MAX_FAILED_TRIES:
+                        self.leave()
+                        return None
+                    for command in self._commands.read(self._applied, self._commands.newest):
+                        self.refuse(command, UNEVEN_LOGGING)
+                    self._agree_on_commands(iteration, [self.rank])
                     continue
             time.sleep(_PEER_POLL_INTERVAL_S)
 
-    def _open_peer_cells(self) -> Iterator[tuple[str, memoryview]]:
+    def _agree_on_commands(self, iteration: int, ranks: Sequence[int]) -> None:
+        self._commands.agree(iteration, self._commands.newest, rank=min(ranks))
+
+    def _live_peers(self) -> Iterator[tuple[str, memoryview]]:
         """Yields the cells of every other live process."""
         for name in os.listdir(self._folder):
             if name == self._name or name in _NO_CELLS_FILES:
                 continue
             try:
-                os.kill(int(name.partition("-")[2]), 0)
-                if name not in self._peer_cells:
-                    self._peer_cells[name] = _open(os.path.join(self._folder, name), os.O_RDWR)
+                if name not in self._peers:
+                    self._peers[name] = _ProcessFile(os.path.join(self._folder, name))
+                if self._peers[name].is_live():
+                    yield name, self._peers[name].cells
             except (OSError, ValueError):
                 continue
-            yield name, self._peer_cells[name]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -266,9 +329,49 @@ class SafePoints:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
 
-def _open(path: str, flags: int) -> memoryview:
-    descriptor = open_file(path, flags)
-    try:
-        return map_cells(descriptor, _CELLS)
-    finally:
-        os.close(descriptor)
+class _ProcessFile:
+    """The cells of a process, and its lock on them. Forked children close it: it ends with the process.
+
+    is_own: creates the file of this process.
+    """
+
+    def __init__(self, path: str, *, is_own: bool = False) -> None:
+        self._descriptor = open_file(path, os.O_RDWR | (os.O_CREAT if is_own else 0))
+        if is_own:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self.cells = map_cells(self._descriptor, _CELLS)
+            for index in range(_CELLS):  # an earlier process may have had this number
+                self.cells[index] = 0
+            _own_files.add(self)
+        else:
+            self.cells = map_cells(self._descriptor, _CELLS)
+
+    def is_live(self) -> bool:
+        """Returns whether the process of this file has not ended."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return False
+
+    def close(self) -> None:
+        """Ends the lock."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+_own_files: WeakSet[_ProcessFile] = WeakSet()
+
+
+def _close_own_files() -> None:
+    for file in _own_files:
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_own_files)
+
+
+def _rank_of(name: str) -> int:
+    return int(name.removeprefix(_LOG_PREFIX).partition("-")[0])

@@ -90,6 +90,11 @@ class Session:
         self._has_unsaved_iterations = False  # whether iterations ran since the newest checkpoint
         self._unsaved_reason = ""  # why the last attempt to save them failed
         self._pid, self._main = os.getpid(), main_frame()
+        # whether `hop.log` is a safe point: in scripts without `hop.loop`
+        self.acts_at_log = not offline
+        self._main_thread = threading.main_thread().ident
+        self._logged_step: SupportsIndex | None = None
+        self._logged_points = 0
 
     # -- declarations of the script
     # ------------------------------------------------------------------------------
@@ -371,13 +376,14 @@ class Session:
             self._safe_points.reach(),
             step=self._loop_stack.active[0].iterations,
             loops=self._loop_stack.active,
-            reports=self.rank() == 0,
         ):
             self._exit_for_preemption(self._safe_points)
 
     def on_exit(self, loop: Loop[Any], how: LoopExit) -> None:
         was_active = loop in self._loop_stack.active
         self._loop_stack.pop(loop, how)
+        if self._safe_points is not None and not self._loop_stack.active:
+            self._safe_points.leave_loop()
         if how is LoopExit.FAILED or not was_active:
             return
         self._has_unsaved_iterations |= loop.has_unsaved_iterations
@@ -414,24 +420,61 @@ class Session:
 
     def _reach_safe_point(self) -> None:
         """From now on this process has safe points, at which its run can be preempted."""
-        if self.offline or (self._safe_points is not None and self._safe_points.pid == os.getpid()):
+        self.acts_at_log = False
+        earlier = self._safe_points
+        if self.offline:
             return
+        if earlier is not None and earlier.pid == os.getpid() and not earlier.by_log:
+            earlier.begin_loop()
+            return
+        if earlier is not None and earlier.by_log:
+            earlier.close()
+        self._safe_points = self._begin_safe_points(by_log=False)
+        if self._safe_points is not None and self._safe_points.grace_expired:
+            raise PreemptedExit
+
+    def reach_log(self, step: SupportsIndex | None) -> None:
+        """A point is logged outside of loops: a safe point, at which the commands of users are applied. The
+        points of one step are one safe point. Only the main thread waits at it."""
+        if threading.get_ident() != self._main_thread:
+            return
+        if step is not None:
+            if step == self._logged_step:
+                return
+            self._logged_step = step
+        safe_points = self._safe_points
+        if safe_points is None:
+            safe_points = self._safe_points = self._begin_safe_points(by_log=True)
+            if safe_points is None:
+                self.acts_at_log = False
+                return
+        self._logged_points += 1
+        action = safe_points.reach()
+        if action is not None:
+            self.control.obey(
+                safe_points, action, step=self._logged_points if step is None else to_step(step)
+            )
+
+    def _begin_safe_points(self, *, by_log: bool) -> SafePoints | None:
         gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder
+        rank, world = self.rank(), self.world_size()
+        applied = self._begun_with if self._safe_points is None else self._safe_points.applied
         try:
-            applied = self._begun_with if self._safe_points is None else self._safe_points.applied
-            self._safe_points = SafePoints(
+            safe_points = SafePoints(
                 self.folder,
                 gang,
-                self.rank(),
-                self.world_size(),
+                rank,
+                world,
                 applied,
+                by_log=by_log,
                 is_restarted=RESTART_COUNT_VARIABLE in self._environ,
             )
         except OSError as error:
             warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
-            return
-        if self._safe_points.grace_expired:
-            raise PreemptedExit
+            return None
+        if rank == 0:
+            self.events.append("safe-points")
+        return safe_points
 
     def _exit_for_preemption(self, safe_points: SafePoints) -> None:
         """Saves the iteration at which all processes of the gang have stopped, and ends this process."""
@@ -509,6 +552,7 @@ def _after_fork() -> None:
     if _session is not None:
         _session.metrics.reset_definitions()
         _session.media.reset()
+        _session.acts_at_log = False
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -11,8 +11,10 @@ from hopyard.domain.command import (
     CommandResult,
     CommandState,
     check_new_command,
-    is_paused_after,
+    is_released,
+    will_pause,
 )
+from hopyard.domain.metric_values import decode_param, encode_param
 from hopyard.domain.param_format import ParamValue
 from hopyard.domain.run import Run, RunPhase, no_process_conflict
 from hopyard.errors import Conflict, SpecError
@@ -22,6 +24,8 @@ from hopyard.server.authentication import Caller
 from hopyard.server.authorization import check_may_change
 from hopyard.server.services import Services
 from hopyard.server.update_run import RunUpdate, update_run
+
+_MAX_TRIES = 5  # of a pause while the run starts or returns to the queue
 
 
 async def accept_command(
@@ -41,6 +45,11 @@ async def accept_command(
     if run.is_being_synced:
         raise no_process_conflict(str(run.name))
     check_new_command(str(run.name), run.phase, 0)
+    if run.stop_requested:
+        raise Conflict(
+            f"run {run.name} is being stopped, so it takes no commands",
+            hints=(f"continue it with `hop resume {run.name}` when it has ended",),
+        )
     if run.spec.study is not None:
         raise Conflict(
             f"run {run.name} is a study, which has no safe points of its own",
@@ -49,26 +58,25 @@ async def accept_command(
     user = caller.require_user()
     if kind is CommandKind.SET:
         arguments: Mapping[str, ParamValue] = _checked_params(run, params)
+        _check_safe_points(services, run)
     elif kind is CommandKind.PAUSE:
         if run.phase is RunPhase.QUEUED or release:
             return await _release(services, run, caller, user)
+        _check_safe_points(services, run)
         if run.phase is RunPhase.PAUSED:
             hint = f"continue it with `hop resume {run.name}`, or free its resources with `--release`"
             raise Conflict(f"run {run.name} is paused already", hints=(hint,))
         arguments = {}
     else:
-        if run.phase is RunPhase.QUEUED:
-            return await _return_to_queue(services, run, caller, user)
         commands = await services.commands.commands(run.id)
-        is_requested = any(
-            command.kind is CommandKind.PAUSE and command.state is CommandState.PENDING
-            for command in commands
-        )
-        if run.phase is not RunPhase.PAUSED and not is_requested:
-            raise Conflict(
-                f"run {run.name} is {run.phase.value}, not paused",
-                hints=(f"pause it with `hop pause {run.name}`",),
-            )
+        if is_released(commands) and await services.cluster.withdraw_hold(run.id):
+            answer = "it starts again when its resources are free"
+            return await _record_applied(services, run, CommandKind.RESUME, {}, user, answer)
+        if run.phase is RunPhase.QUEUED and (run.held_by is not None or not will_pause(commands)):
+            return await _return_to_queue(services, run, caller, user)
+        if not will_pause(commands):
+            state = "resumes already" if run.phase is RunPhase.PAUSED else f"is {run.phase.value}, not paused"
+            raise Conflict(f"run {run.name} {state}", hints=(f"see its commands with `hop info {run.name}`",))
         arguments = {}
     command = await services.commands.create_command(run.id, kind, arguments, user=user, now=services.now())
     services.pending_commands.invalidate()
@@ -80,29 +88,55 @@ async def accept_command(
 
 async def _release(services: Services, run: Run, caller: Caller, user: str) -> Command:
     """Pauses a run without its resources: it goes back to the queue, and is held there."""
-    if run.phase is RunPhase.QUEUED:
+    answer = "held in the queue"
+    for _ in range(_MAX_TRIES):
+        if run.phase is not RunPhase.QUEUED:
+            try:
+                await services.controller.preempt(run.id, f"paused by {user}", hold_by=user)
+                answer = "its resources are released; it waits in the queue"
+                break
+            except Conflict:
+                run = await services.runs.get(run.id)
+                if run.phase is not RunPhase.QUEUED:
+                    raise
         if run.held_by is not None:
             raise Conflict(
                 f"run {run.name} is held already", hints=(f"continue it with `hop resume {run.name}`",)
             )
-        await update_run(services, run.id, RunUpdate(held=True), caller)
-        answer = "held in the queue"
+        try:
+            await update_run(services, run.id, RunUpdate(held=True), caller)
+            break
+        except Conflict:  # it has just started
+            run = await services.runs.get(run.id)
+            check_new_command(str(run.name), run.phase, 0)
     else:
-        await services.commands.hold_live_run(run.id, user)
-        await services.controller.preempt(run.id, f"paused by {user}")
-        answer = "its resources are released; it waits in the queue"
+        raise Conflict(f"run {run.name} changes its phase all the time", hints=("try again",))
     return await _record_applied(services, run, CommandKind.PAUSE, {RELEASE: True}, user, answer)
 
 
 async def _return_to_queue(services: Services, run: Run, caller: Caller, user: str) -> Command:
-    is_paused = is_paused_after(await services.commands.commands(run.id))
-    if run.held_by is None and not is_paused:
+    if run.held_by is None:
         raise Conflict(
             f"run {run.name} is queued and not held", hints=(f"see why it waits: `hop why {run.name}`",)
         )
-    if run.held_by is not None:
-        await update_run(services, run.id, RunUpdate(held=False), caller)
+    await update_run(services, run.id, RunUpdate(held=False), caller)
     return await _record_applied(services, run, CommandKind.RESUME, {}, user, "it waits in the queue")
+
+
+def _check_safe_points(services: Services, run: Run) -> None:
+    """Raises Conflict for a script that runs and has no safe points so far. It may never have one, and the
+    command would wait for ever. A script that is not started yet, or continues a pause, is given the time."""
+    if run.phase is not RunPhase.RUNNING or run.attempt is None:
+        return
+    if services.ingest.has_safe_points(run.attempt.id) is not False:
+        return
+    raise Conflict(
+        f"the script of run {run.name} has no safe point so far, so it cannot be paused or changed",
+        hints=(
+            "its safe points are the iterations of `for epoch in hop.loop(range(epochs)):`, or each hop.log",
+            f"free its resources with `hop pause {run.name} --release`, or stop it",
+        ),
+    )
 
 
 async def _record_applied(
@@ -136,7 +170,8 @@ def _checked_params(run: Run, params: Mapping[str, ParamValue]) -> dict[str, Par
             )
         current = run.params[name]
         try:
-            checked[name] = value if current is None else convert_override(name, value, current)
+            known = decode_param(current)
+            checked[name] = value if known is None else encode_param(convert_override(name, value, known))
         except SpecError as error:
             raise SpecError(error.message.removeprefix("-p "), hints=(f"its value is {current!r}",)) from None
     return checked

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from hopyard.domain.attempt import ExitKind
 from hopyard.domain.command import CommandKind, CommandResult, CommandState
 from hopyard.domain.ids import AttemptId, RunId
-from hopyard.domain.run import RunEventKind, RunPhase
+from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.testing.stores import (
@@ -118,9 +119,14 @@ class CommandCases:
 
     async def test_live_run_is_held_when_it_returns_to_the_queue(self, stores: ClusterStores) -> None:
         run, attempt = await running_run(stores)
-        await stores.commands.hold_live_run(run, "alice")
-        assert (await stores.runs.get(run)).held_by is None
-        await stores.cluster.request_preempt(run, "paused by alice", now=time_at(2))
+        live = await stores.runs.get(run)
+        preempted = await stores.cluster.hold_and_preempt(run, "alice", "paused by alice", now=time_at(2))
+        assert (list(preempted.changed), (await stores.runs.get(run)).held_by) == ([run], None)
+        # neither a second preemption nor a change of the live run affects the hold
+        assert not (await stores.cluster.hold_and_preempt(run, "bob", "again", now=time_at(2))).changed
+        await stores.cluster.hold_and_preempt(run, "alice", "again", now=time_at(2))
+        note = RunEvent(time_at(2), RunEventKind.CHANGED, "by alice: note")
+        await stores.cluster.update_run(live, replace(live, note="slow"), note)
         await stores.cluster.fail_launch(attempt, "its processes are gone", now=time_at(3))
         held = await stores.runs.get(run)
         assert (held.phase, held.held_by) == (RunPhase.QUEUED, "alice")
@@ -128,3 +134,36 @@ class CommandCases:
         event = (await stores.runs.events(run))[-1]
         await stores.cluster.update_run(held, replace(held, held_by=None), event)
         assert await start_run(stores, run, seconds=100)
+
+    async def test_hold_of_live_run_is_withdrawn(self, stores: ClusterStores) -> None:
+        run, attempt = await running_run(stores)
+        assert not await stores.cluster.withdraw_hold(run)
+        await stores.cluster.hold_and_preempt(run, "alice", "paused by alice", now=time_at(2))
+        assert await stores.cluster.withdraw_hold(run)
+        await stores.cluster.fail_launch(attempt, "its processes are gone", now=time_at(3))
+        assert (await stores.runs.get(run)).held_by is None
+        assert not await stores.cluster.withdraw_hold(run)
+        with pytest.raises(Conflict, match="waits in the queue"):
+            await stores.cluster.hold_and_preempt(run, "alice", "paused by alice", now=time_at(4))
+
+    async def test_run_that_is_being_stopped_is_not_held(self, stores: ClusterStores) -> None:
+        run, attempt = await running_run(stores)
+        await stores.cluster.request_stop(run, now=time_at(2))
+        with pytest.raises(Conflict, match="is being stopped"):
+            await stores.cluster.hold_and_preempt(run, "alice", "paused by alice", now=time_at(3))
+        await stores.cluster.record_status(exited_status(attempt, kind=ExitKind.STOPPED), now=time_at(4))
+        with pytest.raises(Conflict, match="has ended"):
+            await stores.cluster.hold_and_preempt(run, "alice", "paused by alice", now=time_at(5))
+
+    async def test_next_attempt_is_paused_only_after_its_script_is(self, stores: ClusterStores) -> None:
+        run, attempt = await running_run(stores)
+        await stores.commands.create_command(run, CommandKind.PAUSE, {}, user="alice", now=time_at(2))
+        await stores.commands.record_command_result(run, 1, answer("paused", time_at(3)), attempt=attempt)
+        await stores.cluster.fail_launch(attempt, "its processes are gone", now=time_at(4))
+        assert (await stores.runs.get(run)).phase is RunPhase.QUEUED
+        second = await start_run(stores, run, seconds=100)
+        await stores.cluster.record_status(running_status(second), now=time_at(101))
+        assert (await stores.runs.get(run)).phase is RunPhase.RUNNING
+        again = answer("paused", time_at(102))
+        await stores.commands.record_command_result(run, 1, again, attempt=second)
+        assert (await stores.runs.get(run)).paused_at == time_at(102)

@@ -22,7 +22,7 @@ from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import Segment, StreamKey, Streams
 from hopyard.tracking.json_lines import LineReader
 from hopyard.tracking.latest_metrics import LatestMetrics
-from hopyard.tracking.live_run import LiveRun, parse_sample
+from hopyard.tracking.live_run import SAFE_POINT_EVENTS, LiveRun, parse_sample
 from hopyard.tracking.process_restarts import may_restart, read_spans
 from hopyard.tracking.rollback import JOURNAL_STREAM, StreamSegment, VisibleStreams
 from hopyard.tracking.run_history import load_history
@@ -213,6 +213,12 @@ class StreamIngest:
         store is then complete."""
         return self._live_runs.get(run)
 
+    def has_safe_points(self, attempt: AttemptId) -> bool | None:
+        """Returns whether the script of a live attempt has announced safe points, at which it applies
+        commands. None if that is not known, as before the replica of rank 0 has connected."""
+        replica = self._replicas.get((attempt, 0))
+        return attempt in replica.live_run.safe_points_of if replica is not None and replica.ready else None
+
     def latest_metrics(
         self, stored: Mapping[RunId, Mapping[str, tuple[int, float]]]
     ) -> dict[RunId, dict[str, tuple[int, float]]]:
@@ -378,8 +384,10 @@ class StreamIngest:
         changed = False
         if stream == "events":
             for event in replica.line_readers[stream].feed(data):
+                if rank == 0 and event.get("kind") in SAFE_POINT_EVENTS:
+                    live.safe_points_of.add(replica.attempt)
                 if event.get("kind") == "command":
-                    changed |= rank == 0 and live.apply_command_result(replica.attempt, event)
+                    changed |= live.apply_command_result(replica.attempt, event)
                 else:
                     changed |= live.apply_event(rank, event)
                     live.is_outdated |= replica.ready and event.get("kind") == RunEventKind.RESTARTED

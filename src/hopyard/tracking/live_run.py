@@ -12,6 +12,7 @@ from typing import Any
 from hopyard.domain.command import MAX_ANSWER, MAX_COMMANDS, CommandResult, CommandState, ParamChange
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.metric_extremes import Extremes, merge_extremes
+from hopyard.domain.metric_values import encode_param
 from hopyard.domain.notification import (
     MAX_ALERT_TEXT,
     MAX_ALERT_TITLE,
@@ -36,6 +37,8 @@ from hopyard.tracking.rollback import RestartRange
 NAME_LIMIT = 1024  # characters of a metric's or parameter's name
 NAMES_LIMIT = 10_000  # limit of metrics, parameters … of one run in memory
 TEXT_LIMIT = 16 * 1024
+# of a script that has safe points: that of a loop is its progress
+SAFE_POINT_EVENTS = ("safe-points", "progress")
 _MAX_TIMESTAMP = 2.0**33  # unix seconds: beyond any real clock
 _MACHINE_ENV_LIMIT = 1000  # variables
 # notices of a time limit: each is an event of the run. An attempt has one, or a few if the limit was changed
@@ -95,6 +98,8 @@ class LiveRun:
     _restart_count: int = 0  # how many restarts were received
     # of commands, by the attempt that applied them and their number; not yet in the store
     answers: dict[tuple[AttemptId, int], CommandResult] = field(default_factory=dict)
+    # the attempts with a script that has reached its first safe point
+    safe_points_of: set[AttemptId] = field(default_factory=set)
     _limit_count: int = 0  # how many of these events were received
     _alerts: dict[str, Alert] = field(default_factory=dict)  # by their key; not yet in the store
     _stored_alerts: set[str] = field(default_factory=set)
@@ -175,7 +180,8 @@ class LiveRun:
             CommandState(state),
             step,
             _printable(text)[:MAX_ANSWER],
-            datetime.fromtimestamp(seconds, UTC),
+            # as that of checkpoints: the clock of the node may be ahead
+            min(datetime.fromtimestamp(seconds, UTC), datetime.now(UTC)),
             _param_changes(event.get("changes")),
         )
         return True
@@ -187,7 +193,11 @@ class LiveRun:
         return True
 
     def _apply_params(self, values: Mapping[str, Any]) -> bool:
-        valid = {name: value for name, value in values.items() if _is_name(name) and _is_scalar(value)}
+        valid = {
+            name: encode_param(value)
+            for name, value in values.items()
+            if _is_name(name) and _is_scalar(value)
+        }
         self._params.update(list(valid.items())[:NAMES_LIMIT])
         return bool(valid)
 
@@ -431,7 +441,7 @@ def _param_changes(changes: object) -> dict[str, ParamChange]:
     if not isinstance(changes, dict):
         return {}
     return {
-        name: (change[0], change[1])
+        name: (encode_param(change[0]), encode_param(change[1]))
         for name, change in list(changes.items())[:NAMES_LIMIT]
         if _is_name(name) and isinstance(change, list) and len(change) == 2 and all(map(_is_scalar, change))
     }

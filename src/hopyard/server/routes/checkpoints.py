@@ -36,7 +36,7 @@ from hopyard.domain.command import params_after
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.metric_line import check_metric_lines
-from hopyard.domain.param_format import ParamFormat
+from hopyard.domain.param_format import ParamFormat, without_added_options
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.domain.script_tags import without_script_tags
@@ -203,6 +203,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if source.spec.study is None:
             resume = await _find_resume_checkpoint(services, source, change.checkpoint)
             spec = _fork_spec(await _with_live_params(services, source, change, resume), change, resume)
+            added = spec.params.keys() - source.spec.params.keys() - (change.params or {}).keys()
+            spec = replace(spec, param_format=without_added_options(spec.param_format, added))
             if change.files:
                 kept = _kept_files(source, request.caller.user, change)
                 spec = replace(spec, initial_folder=kept, continued_runs=source.continued_by_next())
@@ -308,15 +310,21 @@ def _cursor(checkpoint: Checkpoint) -> str:
 
 
 async def _with_live_params(services: Services, source: Run, change: ForkIn, resume: Resume | None) -> Run:
-    """Returns the run with the parameters that its users set while it ran: those at the checkpoint of a given
-    step, or the last ones for the newest checkpoint or files. A fork from the beginning gets none of them."""
+    """Returns the run with the parameters that its users set while it ran: those that held at a given or the
+    best checkpoint, or the last ones for the newest checkpoint or files. A fork from the beginning gets none
+    of them."""
     if resume is None and not change.files:
         return source
-    step = resume.step if resume is not None and isinstance(change.checkpoint, int) else None
+    until = None
+    if resume is not None and change.checkpoint != "newest":
+        until = max(
+            checkpoint.created_at
+            for checkpoint in await services.runs.checkpoints(source.id)
+            if (checkpoint.step, checkpoint.manifest) == (resume.step, resume.manifest)
+        )
     commands = await services.commands.commands(source.id)
-    return replace(
-        source, spec=replace(source.spec, params=params_after(source.spec.params, commands, step=step))
-    )
+    params = params_after(source.spec.params, commands, until=until)
+    return replace(source, spec=replace(source.spec, params=params))
 
 
 def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hopyard.config.schemas.fields import MAX_NAMES, Key, RequestModel, Text
-from hopyard.domain.command import Command, CommandKind, CommandState
+from hopyard.domain.command import Command, CommandKind, CommandState, shown_command
 from hopyard.domain.ids import RunId
 from hopyard.errors import NotFound
 from hopyard.server.control_run import accept_command
@@ -79,7 +79,8 @@ def command_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def list_all(request: ApiRequest[Empty, Empty]) -> CommandsOut:
         """List the commands of a run."""
         run = await services.runs.get(RunId(request.path["id"]))
-        return CommandsOut([to_command_out(each) for each in await services.commands.commands(run.id)])
+        commands = await services.commands.commands(run.id)
+        return CommandsOut([to_command_out(shown_command(each, run.phase)) for each in commands])
 
     async def get(request: ApiRequest[CommandQuery, Empty]) -> CommandOut:
         """Get a command. With `wait`, the response comes with the answer, when the run ends, or when the time
@@ -90,9 +91,10 @@ def command_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             while True:
                 command = await _find(services, run, number)
                 remaining_s = deadline - asyncio.get_running_loop().time()
+                if (phase := (await services.runs.get(run)).phase).is_final:
+                    # it may have been answered meanwhile
+                    return to_command_out(shown_command(await _find(services, run, number), phase))
                 if command.state is not CommandState.PENDING or remaining_s <= 0 or subscription.closed:
-                    return to_command_out(command)
-                if (await services.runs.get(run)).phase.is_final:
                     return to_command_out(command)
                 await subscription.wait(min(remaining_s, 1.0))
 

@@ -90,6 +90,7 @@ class AttemptChanges:
         if after.exit is None:
             return
         run.losses, run.refusals = after.losses, after.refusals
+        run.paused_at = None  # the script of the next attempt pauses by itself
         run.gang = replace(
             run.gang,
             preemptions=run.gang.preemptions + (after.requeue_cause is RequeueCause.PREEMPTED),

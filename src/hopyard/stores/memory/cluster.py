@@ -13,7 +13,12 @@ from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version
 from hopyard.domain.plan_record import HoldRecord, PlanRecord
 from hopyard.domain.replica import DEFAULT_STOP_ORDER, StopOrder
 from hopyard.domain.run import Run, RunEvent, RunPhase, no_process_conflict
-from hopyard.domain.run_change import changes_scheduling, concurrent_change_conflict, not_pending_conflict
+from hopyard.domain.run_change import (
+    changes_scheduling,
+    concurrent_change_conflict,
+    not_holdable_conflict,
+    not_pending_conflict,
+)
 from hopyard.errors import NotFound, NotLeader
 from hopyard.interfaces.cluster_store import Lease, RecordResult
 from hopyard.stores.memory.apply_plan import PlanApplier
@@ -189,7 +194,8 @@ class MemoryClusterStore:
             if after.held_by is None:
                 state.add_pending(row.gang)
             state.mark_changed()
-        row.spec, row.held_by, row.note = after.spec, after.held_by, after.note
+            row.held_by = after.held_by
+        row.spec, row.note = after.spec, after.note
         row.events.append(event)
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:
@@ -201,6 +207,22 @@ class MemoryClusterStore:
         ):
             return RecordResult()
         return PlanApplier(self._state, now).request_preempt(row, GangId(""), reason)
+
+    async def hold_and_preempt(self, run: RunId, user: str, reason: str, /, *, now: datetime) -> RecordResult:
+        row = self._get_row(run)
+        if row.attempt is None or row.attempt.id not in self._state.live_attempts or row.stop_requested:
+            raise not_holdable_conflict(str(row.name), row.phase)
+        row.held_by = user
+        if row.attempt.phase is AttemptPhase.STOPPING:
+            return RecordResult()
+        return PlanApplier(self._state, now).request_preempt(row, GangId(""), reason)
+
+    async def withdraw_hold(self, run: RunId, /) -> bool:
+        row = self._get_row(run)
+        if row.held_by is None or row.attempt is None or row.attempt.id not in self._state.live_attempts:
+            return False
+        row.held_by = None
+        return True
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         return dict(self._state.live_attempts)

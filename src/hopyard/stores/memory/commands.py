@@ -17,7 +17,6 @@ from hopyard.domain.command import (
 )
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.param_format import ParamValue
-from hopyard.domain.run import RunPhase
 from hopyard.errors import NotFound
 from hopyard.stores.memory.state import MemoryState
 
@@ -72,8 +71,3 @@ class MemoryCommandStore:
         if attempt is None or (row.attempt is not None and row.attempt.id == attempt):
             row.paused_at = (row.paused_at or answer.at) if is_paused else None
         return command
-
-    async def hold_live_run(self, run: RunId, user: str, /) -> None:
-        row = self._state.runs.get(run)
-        if row is not None and row.phase is not RunPhase.QUEUED and not row.phase.is_final:
-            row.held_by = user

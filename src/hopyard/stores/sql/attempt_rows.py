@@ -169,6 +169,7 @@ class AttemptChanges:
             "refusals": after.refusals,
             "not_before": self._now + round(after.backoff_s * _US_PER_S) if after.backoff_s else None,
             "put_back": after.requeue_reason,
+            "paused_at": None,  # the script of the next attempt pauses by itself
             "preemptions": attempt.gang.preemptions + (after.requeue_cause is RequeueCause.PREEMPTED),
             "ended_at": ended_at if final else None,
             "exit": encode_exit(after.exit) if final else None,

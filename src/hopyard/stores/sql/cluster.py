@@ -17,7 +17,7 @@ from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName, Versio
 from hopyard.domain.plan_record import HoldRecord, PlanRecord
 from hopyard.domain.replica import DEFAULT_STOP_ORDER, StopOrder
 from hopyard.domain.run import Run, RunEvent, RunPhase, checked_transition, no_process_conflict
-from hopyard.domain.run_change import changes_scheduling, not_pending_conflict
+from hopyard.domain.run_change import changes_scheduling, not_holdable_conflict, not_pending_conflict
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.cluster_store import Lease, RecordResult
@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 HOLDS_PER_COMMIT = 2000
 _SELECT_REPLICAS = select(attempts.c.replicas)
+_SELECT_NAME = select(runs.c.user_name, runs.c.project, runs.c.number)
 _SELECT_STOP_ORDER = select(attempts.c.stop_order)
 _SELECT_STOP_ORDERS = select(attempts.c.id, attempts.c.stop_order).where(
     IS_LIVE, attempts.c.stop_order.is_not(None)
@@ -243,6 +244,31 @@ class SqlClusterStore:
 
         return await self._write(write)
 
+    async def hold_and_preempt(self, run: RunId, user: str, reason: str, /, *, now: datetime) -> RecordResult:
+        def write(conn: Connection) -> RecordResult:
+            phase = _read_phase(conn, run)
+            applier = PlanApplier(conn, self._state, self._holds, to_us(now))
+            attempt = self._state.attempt_of_run.get(run)
+            if attempt is None or self._state.attempts[attempt].stop_requested:
+                row = conn.execute(_SELECT_NAME.where(runs.c.id == run)).one()
+                raise not_holdable_conflict(str(RunName(*row)), phase)
+            conn.execute(update(runs).where(runs.c.id == run).values(held_by=user))
+            if self._state.attempts[attempt].phase is AttemptPhase.STOPPING:
+                return RecordResult()
+            return applier.request_preempt(attempt, reason).write()
+
+        return await self._write(write)
+
+    async def withdraw_hold(self, run: RunId, /) -> bool:
+        def write(conn: Connection) -> bool:
+            phase = _read_phase(conn, run)
+            if phase is RunPhase.QUEUED or phase.is_final:
+                return False
+            held = update(runs).where(runs.c.id == run, runs.c.held_by.is_not(None))
+            return conn.execute(held.values(held_by=None)).rowcount > 0
+
+        return await self._database.write(write)
+
     async def live_attempts(self) -> Mapping[AttemptId, str]:
         return await self._read_cache(self._snapshot_cache.live_attempts)
 
@@ -389,7 +415,5 @@ def _check_node_exists(existing: Iterable[NodeId], node: NodeId) -> None:
 
 def _offline_name(conn: Connection, run: RunId) -> str | None:
     """Returns the name of a run that was recorded offline; None for other runs."""
-    row = conn.execute(
-        select(runs.c.user_name, runs.c.project, runs.c.number).where(runs.c.id == run, runs.c.offline)
-    ).one_or_none()
+    row = conn.execute(_SELECT_NAME.where(runs.c.id == run, runs.c.offline)).one_or_none()
     return None if row is None else str(RunName(*row))

@@ -110,14 +110,6 @@ class SqlCommandStore:
 
         return await self._database.write(write)
 
-    async def hold_live_run(self, run: RunId, user: str, /) -> None:
-        not_live = (*_FINAL, str(RunPhase.QUEUED))
-        await self._database.write(
-            lambda conn: conn.execute(
-                update(runs).where(runs.c.id == run, runs.c.phase.not_in(not_live)).values(held_by=user)
-            )
-        )
-
 
 def _write_answer(conn: Connection, command: Command) -> None:
     event = event_of(command)

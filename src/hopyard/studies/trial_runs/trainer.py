@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from hopyard.api_client.phase_filter import list_runs_in_phases
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import MAX_CONTINUED_RUNS, ParamValue, RunPhase
 from hopyard.domain.study import BudgetUnit
@@ -518,8 +519,8 @@ class TrialRunTrainer:
     def _stop_orphans(self) -> None:
         """Stops runs of an earlier driver that are not needed any more."""
         self._orphans_stopped = True
-        live = ",".join(phase.value for phase in RunPhase if not phase.is_final)
-        runs = self._api.find(lambda client: list(client.iterate_runs(parent=self._run, phase=live)))
+        live = tuple(phase.value for phase in RunPhase if not phase.is_final)
+        runs = self._api.find(lambda client: list_runs_in_phases(client, live, parent=self._run))
         for run in runs or ():
             if run["id"] not in self._trial_runs and run["phase"] != "stopping":
                 self._stop(RunId(run["id"]))
