@@ -81,6 +81,9 @@ def test_pictures_and_histograms_are_drawn_with_characters() -> None:
     assert rows == ["\x1b[38;2;255;255;255;48;2;255;255;255m▀\x1b[38;2;0;0;0;48;2;0;0;0m▀\x1b[0m"]
     assert draw_bars([0, 1, 2], [1, 4], 0, 4, columns=4, unicode=False) == ".@  ".replace(".", ":")
     assert draw_bars([0, 0], [3], 0, 2, columns=2, unicode=True) == "█ "
+    inf = float("inf")
+    assert draw_bars([-inf, 0, 1, inf], [9, 4, inf], 0, 1, columns=2, unicode=True) == "██"
+    assert draw_bars([-1e308, 1e308], [1], -1e308, 1e308, columns=2, unicode=True) == "██"
 
 
 def test_terminals_with_a_protocol_for_images_get_the_image() -> None:

@@ -119,6 +119,16 @@ def test_decoder_of_terminal_reads_what_the_encoder_writes(recording: Recording)
     picture = decode_png(filtered.getvalue())
     assert picture is not None and picture.data == COLOUR.tobytes()
     assert decode_png(filtered.getvalue()[:45]) is None
+    indexed = PilImage.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8), "P")
+    indexed.putpalette(bytes(range(192)))
+    damaged = io.BytesIO()
+    indexed.save(damaged, format="PNG")
+    content = damaged.getvalue()
+    assert decode_png(content) is not None
+    at = content.index(b"PLTE")
+    size = int.from_bytes(content[at - 4 : at])
+    without_second_colour = content[: at - 4] + b"\0\0\0\3PLTE\0\0\0" + content[at + 4 + size :]
+    assert decode_png(without_second_colour) is None
 
 
 def test_figure_of_matplotlib_is_stored_in_its_size(recording: Recording) -> None:

@@ -17,9 +17,9 @@ from hopyard.config.settings import ServerSettings
 from hopyard.errors import ServerUnavailable, TooManyRequests
 from hopyard.server.blob_frames import MAX_FRAMES
 from hopyard.server.body_memory import CLOSED_KEY, BodyMemory
+from hopyard.server.keyed_locks import KeyedLocks
 from hopyard.server.protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_URL_BYTES, AllowedHosts
 from hopyard.server.rates import TokenBucket, UserRateLimits
-from hopyard.server.user_locks import UserLocks
 from tests.server.api_server import TOKEN, ApiServer, run_scenario
 from tests.server.test_stream_followers import listening_port
 
@@ -261,7 +261,7 @@ def test_two_users_cannot_use_all_body_memory() -> None:
 
 def test_heavy_requests_of_a_user_run_one_at_a_time() -> None:
     async def scenario() -> None:
-        turns, log, go_on = UserLocks(), [], asyncio.Event()
+        turns, log, go_on = KeyedLocks(), [], asyncio.Event()
 
         async def request(user: str, name: str) -> None:
             async with turns.hold(user):

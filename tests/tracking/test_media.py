@@ -18,6 +18,7 @@ from hopyard.errors import NotFound
 from hopyard.interfaces.streams import Segment
 from hopyard.stores.stream_files import FolderStreams
 from hopyard.tracking.media import find_media, list_media, read_content
+from hopyard.tracking.media_index import MediaIndexes
 from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import RunHistory
 
@@ -52,7 +53,7 @@ def test_items_are_listed_found_and_read(tmp_path: Path) -> None:
         await fill(streams, FIRST, index, b"abcdef")
         await fill(streams, FIRST, line(1) + line(1, name="y"), b"xyz", rank=1)
         history = RunHistory(RUN, VisibleStreams((FIRST,), {}))
-        items = await list_media(streams, history)
+        items = await list_media(MediaIndexes(streams), history)
         # step 3 has not arrived, and the line of step 4 is incomplete
         assert [(item.record.name, item.record.step, item.rank) for item in items] == [
             ("x", 1, 0),
@@ -63,8 +64,8 @@ def test_items_are_listed_found_and_read(tmp_path: Path) -> None:
         found = await find_media(streams, RUN, items[0].id)
         assert found == items[0]
         assert b"".join([part async for part in read_content(streams, found)]) == b"def"
-        assert steps(await list_media(streams, history, names=["y*"])) == [("y", 1)]
-        assert len(await list_media(streams, history, rank=0)) == 2
+        assert steps(await list_media(MediaIndexes(streams), history, names=["y*"])) == [("y", 1)]
+        assert len(await list_media(MediaIndexes(streams), history, rank=0)) == 2
         for unknown in ("1-0-1", "9-0-0", "1-0-999", "x", "1-0-0-0"):
             with pytest.raises(NotFound):
                 await find_media(streams, RUN, unknown)
@@ -80,12 +81,31 @@ def test_items_after_the_checkpoint_are_rolled_back(tmp_path: Path) -> None:
         await fill(streams, SECOND, line(2), b"xyz")
         lengths = {(FIRST, 0, "media"): len(line(1)), (FIRST, 0, "media_data"): 3}
         view = VisibleStreams((FIRST, SECOND), lengths, (FIRST, SECOND))
-        found = await list_media(streams, RunHistory(RUN, view))
+        found = await list_media(MediaIndexes(streams), RunHistory(RUN, view))
         await streams.close()
         assert [item.attempt for item in found] == [FIRST, SECOND]
         return steps(found)
 
     assert asyncio.run(scenario()) == [("x", 1), ("x", 2)]
+
+
+def test_index_is_read_further_from_where_it_was_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        streams = FolderStreams(tmp_path)
+        indexes, history = MediaIndexes(streams), RunHistory(RUN, VisibleStreams((FIRST,), {}))
+        first, second = line(1), line(2)
+        await streams.append(FIRST, 0, [Segment("media", 0, first + second[:9])])
+        assert await list_media(indexes, history) == []  # no content yet
+        await streams.append(FIRST, 0, [Segment("media_data", 0, b"abc")])
+        assert steps(await list_media(indexes, history)) == [("x", 1)]
+        rest = second[9:] + b"x" * 2**21 + b"\n" + line(3)
+        await streams.append(FIRST, 0, [Segment("media", len(first) + 9, rest)])
+        expected = await list_media(MediaIndexes(streams), history)
+        assert steps(expected) == [("x", 1), ("x", 2), ("x", 3)]
+        assert await list_media(indexes, history) == expected
+        await streams.close()
+
+    asyncio.run(scenario())
 
 
 def test_script_that_resumes_from_its_own_checkpoint_keeps_earlier_items(tmp_path: Path) -> None:
@@ -96,7 +116,7 @@ def test_script_that_resumes_from_its_own_checkpoint_keeps_earlier_items(tmp_pat
         if metrics:
             await streams.append(SECOND, 0, [Segment("metrics", 0, metrics)])
         view = VisibleStreams((SECOND,), {}, (FIRST, SECOND), restarted_attempts=(FIRST,))
-        found = await list_media(streams, RunHistory(RUN, view))
+        found = await list_media(MediaIndexes(streams), RunHistory(RUN, view))
         await streams.close()
         return steps(found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -213,10 +214,10 @@ def _show_histograms(client: Client, run: api.RunOut, items: Sequence[api.MediaI
     count = min(len(ordered), _MAX_SHOWN_STEPS)
     chosen = [ordered[number * last // max(count - 1, 1)] for number in range(count)] if last else ordered
     counted = [(item, *_read_histogram(b"".join(read_media(client, run, item)))) for item in chosen]
-    known = [edges for _, edges, _ in counted if edges]
+    known = [edge for _, edges, _ in counted for edge in edges if math.isfinite(edge)]
     if not known:
         return
-    low, high = min(edges[0] for edges in known), max(edges[-1] for edges in known)
+    low, high = min(known), max(known)
     unicode = console.supports_unicode(sys.stdout)
     width = len(str(max(item["step"] for item in chosen)))
     for item, edges, counts in counted:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1024 * 1024
 _MAX_NAME_BYTES = 120
+MEDIA_LIST = "media.json"  # beside the folders of the names
 
 
 def list_media(
@@ -98,6 +99,8 @@ def _folder_name(name: str) -> str:
     quoted = quote(name, safe=" +-_.,=@()[]")
     if quoted.startswith("."):
         quoted = f"%2E{quoted[1:]}"
+    if quoted == MEDIA_LIST:
+        quoted = quoted.replace(".", "%2E")
     if len(quoted) > _MAX_NAME_BYTES:
         quoted = f"{quoted[:_MAX_NAME_BYTES]}-{blake2b(name.encode(), digest_size=6).hexdigest()}"
     return quoted

@@ -13,7 +13,7 @@ from hopyard.api_client.client import Client
 from hopyard.client.checkpoint_lookup import NEWEST, CheckpointChoice, find_checkpoint
 from hopyard.client.download import download_tree
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
-from hopyard.client.media import fetch_media, list_media, media_paths
+from hopyard.client.media import MEDIA_LIST, fetch_media, list_media, media_paths
 from hopyard.client.run_files import RunFile, fetch_run_files, file_names, list_run_files
 from hopyard.client.system_usage import load_system_series
 from hopyard.datasets.ignore_rules import HOPIGNORE
@@ -227,7 +227,7 @@ def _pull_media(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) ->
         return None
     listed = [{"path": path, **item} for path, item in items.items()]
     with top.ensure_folder("media") as folder:
-        folder.write("media.json", [format_json(listed).encode()])
+        folder.write(MEDIA_LIST, [format_json(listed).encode()])
         total = fetch_media(client, run, items, folder)
     return PullResult("media", dest / "media", total, len(items))
 

@@ -17,6 +17,7 @@ from hopyard.server.body_memory import BodyMemory
 from hopyard.server.console.console_access import ConsoleAccess
 from hopyard.server.console.console_proxy import ConsoleProxy
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint, EndpointResource, RequestGuard
+from hopyard.server.keyed_locks import KeyedLocks
 from hopyard.server.openapi import describe_api
 from hopyard.server.ports.port_access import PortAccess
 from hopyard.server.ports.port_proxy import PortProxy
@@ -48,7 +49,6 @@ from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
 from hopyard.server.routes.why import why_endpoints
 from hopyard.server.services import Services
-from hopyard.server.user_locks import UserLocks
 
 API_PREFIX = "/api/v1"
 
@@ -107,7 +107,7 @@ def create_api(services: Services, limits: LimitSettings | None = None) -> PortP
         UserRateLimits(limits, now=time.monotonic),
         BodyMemory(limits.body_memory_bytes),
         Auditor(services.audit, services.runs, now=services.now),
-        UserLocks(),
+        KeyedLocks(),
         limits.body_timeout_s,
     )
 

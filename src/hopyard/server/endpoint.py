@@ -33,6 +33,7 @@ from hopyard.server import json_integers
 from hopyard.server.audit import Auditor
 from hopyard.server.authentication import Caller, TokenAuthenticator
 from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY, LONG_BODY_BYTES, BodyMemory, MemoryLease
+from hopyard.server.keyed_locks import KeyedLocks
 from hopyard.server.rates import RateKind, UserRateLimits
 from hopyard.server.responses import (
     MalformedRequest,
@@ -41,7 +42,6 @@ from hopyard.server.responses import (
     log,
     simple_error_response,
 )
-from hopyard.server.user_locks import UserLocks
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -196,7 +196,7 @@ class RequestGuard:
     rates: UserRateLimits
     bodies: BodyMemory
     audit: Auditor
-    user_locks: UserLocks
+    user_locks: KeyedLocks
     response_timeout_s: float  # for the client to read a response that uses memory
 
 

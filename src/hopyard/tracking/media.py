@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from hopyard.domain.stream_limits import MEDIA_DATA_STREAM, MEDIA_STREAM
 from hopyard.errors import NotFound
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.json_lines import parse_line
+from hopyard.tracking.media_index import MediaIndexes
 from hopyard.tracking.metrics import first_step
 from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import RunHistory
@@ -38,7 +38,7 @@ class MediaItem:
 
 
 async def list_media(
-    streams: Streams, history: RunHistory, *, names: Sequence[str] | None = None, rank: int | None = None
+    indexes: MediaIndexes, history: RunHistory, *, names: Sequence[str] | None = None, rank: int | None = None
 ) -> list[MediaItem]:
     """Returns the media of a run, ordered by name, step, rank and position in their panel.
 
@@ -46,24 +46,24 @@ async def list_media(
     their content has arrived. A script that resumes from its own checkpoint keeps the items of the attempt
     before up to the first step of the new attempt, as `metrics.read_series` does.
     """
-    view, keys = history.visible_streams, await streams.list(history.run.id)
+    view, keys = history.visible_streams, await indexes.streams.list(history.run.id)
     ranks = sorted({key.rank for key in keys if key.name == MEDIA_STREAM and rank in (None, key.rank)})
     patterns = None if names is None else [compile_name_pattern(name) for name in names]
     items: list[MediaItem] = []
     for media_rank in ranks:
         later_steps: list[int] = []
         for attempt in view.attempts:
-            items += await _visible_items(streams, view, attempt, media_rank)
+            items += await _visible_items(indexes, view, attempt, media_rank)
             if view.restarted_attempts:
-                later_steps += await _first_steps(streams, keys, attempt, media_rank)
+                later_steps += await _first_steps(indexes, keys, attempt, media_rank)
         for attempt in reversed(view.restarted_attempts):
             end = min(later_steps, default=None)
             items += [
                 item
-                for item in await _visible_items(streams, view, attempt, media_rank)
+                for item in await _visible_items(indexes, view, attempt, media_rank)
                 if end is None or item.record.step < end
             ]
-            later_steps += await _first_steps(streams, keys, attempt, media_rank)
+            later_steps += await _first_steps(indexes, keys, attempt, media_rank)
     if patterns is not None:
         items = [item for item in items if any(p.fullmatch(item.record.name) for p in patterns)]
     return sorted(
@@ -109,46 +109,33 @@ async def _is_complete(streams: Streams, attempt: AttemptId, rank: int, record: 
 
 
 async def _visible_items(
-    streams: Streams, view: VisibleStreams, attempt: AttemptId, rank: int
+    indexes: MediaIndexes, view: VisibleStreams, attempt: AttemptId, rank: int
 ) -> list[MediaItem]:
     length = view.visible_length_of(attempt, rank, MEDIA_STREAM)
-    items = await _read_index(streams, attempt, rank, length)
+    items = await _read_index(indexes, attempt, rank, length)
     hidden = [
         range(cut.begin, cut.end) for cut in view.restarts_of(attempt, rank, MEDIA_STREAM)
     ]  # repeated by a later process
     return [item for item in items if not any(item.line_offset in part for part in hidden)]
 
 
-async def _read_index(streams: Streams, attempt: AttemptId, rank: int, length: int | None) -> list[MediaItem]:
-    key, data = StreamKey(attempt, rank, MEDIA_STREAM), bytearray()
-    while length is None or len(data) < length:
-        limit = _READ_BYTES if length is None else min(_READ_BYTES, length - len(data))
-        block = await streams.read(key, len(data), limit)
-        if not block:
-            break
-        data += block
-    stored = (await streams.lengths(attempt, rank)).get(MEDIA_DATA_STREAM, 0)
-    return await asyncio.to_thread(_parse_index, bytes(data), attempt, rank, stored)
-
-
-def _parse_index(data: bytes, attempt: AttemptId, rank: int, stored_bytes: int) -> list[MediaItem]:
-    """stored_bytes: how much of the contents has arrived."""
-    items: list[MediaItem] = []
-    offset = 0
-    for line in data.splitlines(keepends=True):
-        if line.endswith(b"\n") and len(line) <= MAX_LINE_BYTES:
-            fields = parse_line(line)
-            record = None if fields is None else decode_record(fields)
-            if record is not None and record.offset + record.size_bytes <= stored_bytes:
-                items.append(MediaItem(record, attempt, rank, offset))
-        offset += len(line)
-    return items
+async def _read_index(
+    indexes: MediaIndexes, attempt: AttemptId, rank: int, length: int | None
+) -> list[MediaItem]:
+    """Returns the items of which the content has arrived."""
+    records = await indexes.read(attempt, rank, length)
+    stored = (await indexes.streams.lengths(attempt, rank)).get(MEDIA_DATA_STREAM, 0)
+    return [
+        MediaItem(record, attempt, rank, offset)
+        for offset, record in records
+        if record.offset + record.size_bytes <= stored
+    ]
 
 
 async def _first_steps(
-    streams: Streams, keys: Collection[StreamKey], attempt: AttemptId, rank: int
+    indexes: MediaIndexes, keys: Collection[StreamKey], attempt: AttemptId, rank: int
 ) -> list[int]:
     """Returns the first steps of an attempt: of its metrics, and of its media."""
-    steps = [item.record.step for item in await _read_index(streams, attempt, rank, None)]
-    metric_step = await first_step(streams, keys, attempt, rank)
+    steps = [item.record.step for item in await _read_index(indexes, attempt, rank, None)]
+    metric_step = await first_step(indexes.streams, keys, attempt, rank)
     return [*([min(steps)] if steps else []), *([] if metric_step is None else [metric_step])]

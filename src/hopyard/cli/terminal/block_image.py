@@ -67,11 +67,14 @@ def _span(position: int, cells: int, size: int) -> range:
 def draw_bars(
     edges: Sequence[float], counts: Sequence[float], low: float, high: float, *, columns: int, unicode: bool
 ) -> str:
-    """Returns one row of `columns` bars: the share of the counts between `low` and `high` in each column."""
+    """Returns one row of `columns` bars: the share of the counts between `low` and `high` in each column.
+    `low` and `high` are finite. Bins without a finite range are left out."""
     shares = [0.0] * columns
+    # a quarter of all, so that no difference of finite values overflows
+    low, high, edges = low / 4, high / 4, [edge / 4 for edge in edges]
     width = (high - low) / columns
     for count, begin, end in zip(counts, edges, edges[1:], strict=False):
-        if count <= 0 or not width > 0:
+        if not (count > 0 and width > 0 and all(map(math.isfinite, (count, begin, end)))):
             continue
         first = min(max(int((begin - low) / width), 0), columns - 1)
         last = min(max(math.ceil((end - low) / width) - 1, first), columns - 1)

@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
-_MAX_BYTES = 64 * 2**20
+MAX_PIXELS = 2**21  # more would take many seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Bitmap:
 
 
 def decode_png(data: bytes) -> Bitmap | None:
-    """Returns the picture; None for another format, for other forms of PNG, and for a damaged one."""
+    """Returns the picture; None for another format, for other forms of PNG, for a damaged one, and for one
+    with more than `MAX_PIXELS`."""
     try:
         return _decode(data)
     except (struct.error, zlib.error, IndexError, KeyError, ValueError):
@@ -48,16 +49,16 @@ def _decode(data: bytes) -> Bitmap | None:
             compressed.append(content)
         elif kind == b"IEND":
             break
-    if bits != 8 or interlace or not 0 < width * height * 4 <= _MAX_BYTES:
+    if bits != 8 or interlace or not 0 < width * height <= MAX_PIXELS:
         return None
     channels = _CHANNELS[colour]
     size = (width * channels + 1) * height
     rows = zlib.decompressobj().decompress(b"".join(compressed), size)
     if len(rows) < size:
         return None
-    return Bitmap(
-        width, height, _to_rgb(_unfilter(rows, width * channels, height, channels), colour, palette)
-    )
+    pixels = _to_rgb(_unfilter(rows, width * channels, height, channels), colour, palette)
+    # a damaged one may refer to colours that its palette does not have
+    return Bitmap(width, height, pixels) if len(pixels) == width * height * 3 else None
 
 
 def _unfilter(rows: bytes, stride: int, height: int, channels: int) -> bytearray:

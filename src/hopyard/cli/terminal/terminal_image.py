@@ -10,11 +10,10 @@ from collections.abc import Mapping
 
 from hopyard.cli.terminal.block_image import draw_picture
 from hopyard.cli.terminal.console import supports_cursor, supports_unicode
-from hopyard.cli.terminal.png_decoder import Bitmap, decode_png
+from hopyard.cli.terminal.png_decoder import MAX_PIXELS, Bitmap, decode_png
 
 _PART_CHARACTERS = 4096
 _MAX_HEIGHT = 40
-_MAX_DRAWN_PIXELS = 2**22
 
 
 def inline_sequence(data: bytes, type_: str, environ: Mapping[str, str]) -> str:
@@ -43,7 +42,7 @@ def print_image(data: bytes, type_: str, *, width: int) -> bool:
         sys.stdout.write(f"{sequence}\n")
         return True
     picture = decode_png(data) or _decode_with_pillow(data)
-    if picture is None or picture.width * picture.height > _MAX_DRAWN_PIXELS:
+    if picture is None:
         return False
     colour = supports_cursor(sys.stdout) and supports_unicode(sys.stdout) and not os.environ.get("NO_COLOR")
     for line in draw_picture(picture, width=width, height=_MAX_HEIGHT, colour=colour):
@@ -59,7 +58,7 @@ def _decode_with_pillow(data: bytes) -> Bitmap | None:
         return None
     try:
         image = Image.open(io.BytesIO(data))
-        if image.width * image.height > _MAX_DRAWN_PIXELS:
+        if image.width * image.height > MAX_PIXELS:
             return None
         rgb = image.convert("RGB")
         return Bitmap(rgb.width, rgb.height, rgb.tobytes())

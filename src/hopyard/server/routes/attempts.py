@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -25,6 +24,7 @@ from hopyard.server.artifact_merge import merge_artifact
 from hopyard.server.authentication import bearer_token
 from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint, decode_json
+from hopyard.server.keyed_locks import KeyedLocks
 from hopyard.server.manifest_check import RESEND_HINT
 from hopyard.server.responses import MalformedRequest, json_response
 from hopyard.server.run_folder_progress import has_new_checkpoint
@@ -129,7 +129,7 @@ _HEAD_DECODER = msgspec.json.Decoder(SyncIn)
 
 
 def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    artifact_lock = asyncio.Lock()  # the replicas of a gang often end, and report their files, together
+    artifact_locks = KeyedLocks()  # by run: replicas of a gang often end and report files together
 
     async def sync(request: ApiRequest[Empty, BinaryBody]) -> Any:
         """Upload the streams and the status of a replica.
@@ -261,7 +261,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         """Record the files that the run created or changed. 409 `missing_blobs` if blobs are missing."""
         attempt, run = await _get_attempt(services, request)
         manifest, rank = Digest(request.body.manifest), request.body.rank
-        async with artifact_lock, services.blob_collector.paused():
+        async with artifact_locks.hold(run.id), services.blob_collector.paused():
             uploaded_blobs = await _check_tree_sent(services, request, manifest, subject="artifact")
             await services.manifests.require_complete(manifest, subject="artifact")
             if rank is not None:

@@ -16,6 +16,7 @@ from hopyard.server.other_servers import check_stored_locally
 from hopyard.server.pages import MAX_ROWS, Limit
 from hopyard.server.services import Services
 from hopyard.tracking.media import MediaItem, find_media, list_media, read_content
+from hopyard.tracking.media_index import MediaIndexes
 from hopyard.tracking.run_history import load_history
 
 # Contents come from scripts. A browser must neither run one as a page nor guess another type.
@@ -81,13 +82,15 @@ class MediaOut(Struct, frozen=True):
 
 
 def media_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    indexes = MediaIndexes(services.streams)
+
     async def media(request: ApiRequest[MediaQuery, Empty]) -> MediaOut:
         """List the images and other media of a run, without those that later attempts rolled back."""
         query = request.query
         names = None if query.names is None else [name for name in query.names.split(",") if name]
         history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
         await check_stored_locally(services, history.run)
-        items = await list_media(services.streams, history, names=names, rank=query.rank)
+        items = await list_media(indexes, history, names=names, rank=query.rank)
         start = 0
         if query.after is not None:
             positions = [number for number, item in enumerate(items) if item.id == query.after]
