@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hopyard.sdk.api import bind as bind
     from hopyard.sdk.api import dataset_path as dataset_path
     from hopyard.sdk.api import load as load
+    from hopyard.sdk.api import checkpoints as checkpoints
     from hopyard.sdk.api import log as log
     from hopyard.sdk.api import loop as loop
     from hopyard.sdk.api import params as params
@@ -54,6 +55,7 @@ __all__ = [
     "Video",
     "alert",
     "bind",
+    "checkpoints",
     "dataset_path",
     "get_run",
     "load",

@@ -140,6 +140,7 @@ class RunRequest:
     metric_lines: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     on_end: tuple[NotifyTarget, ...] = ()
+    evaluation: Mapping[str, Any] | None = None
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -170,6 +171,7 @@ class RunRequest:
             **({"metric_lines": list(self.metric_lines)} if self.metric_lines else {}),
             **({"ports": dict(self.ports)} if self.ports else {}),
             **({"on_end": [asdict(target) for target in self.on_end]} if self.on_end else {}),
+            **({} if self.evaluation is None else {"evaluation": dict(self.evaluation)}),
         }
 
 

@@ -89,6 +89,7 @@ class LaunchBuilder:
                         outputs=spec.outputs,
                         metric_lines=spec.metric_lines,
                         ports=spec.ports,
+                        evaluation=spec.evaluation,
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,

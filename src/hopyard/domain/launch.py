@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopyard.domain.evaluation import Evaluation
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId
 from hopyard.domain.launcher import Launcher, LauncherPeer
@@ -50,6 +51,7 @@ class ReplicaLaunch:
     outputs: tuple[str, ...] = ()  # the same
     metric_lines: tuple[str, ...] = ()  # the same
     ports: Mapping[str, int] = field(default_factory=dict)  # the same
+    evaluation: Evaluation | None = None  # the same
     restore: RestorePoint | None = None
     essential: bool = True  # as of `domain.gang.Role`
     restart: RestartPolicy = NO_RESTART  # as of `domain.run.RoleSpec`

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from hopyard.domain.attempt import Exit
+from hopyard.domain.evaluation import Evaluation
 from hopyard.domain.gang import ANY_NODE, DEFAULT_PRIORITY, Gang, NodeSelector, Role, Topology
 from hopyard.domain.ids import (
     DEFAULT_QUEUE,
@@ -224,6 +225,7 @@ class RunSpec:
     metric_lines: tuple[str, ...] = ()  # of the output, see `domain.metric_line`
     ports: Mapping[str, int] = field(default_factory=dict)  # by name, see `domain.run_port`
     on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
+    evaluation: Evaluation | None = None  # the checkpoints that it evaluates
 
     @property
     def size(self) -> int:
@@ -371,6 +373,7 @@ class RunEventKind(StrEnum):
     MEDIA = "media"  # values of TensorBoard that are no numbers
     STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name
+    EVALUATION = "evaluation"  # another run evaluates its checkpoints
     RESTARTED = "restarted"  # the process of a replica ended, and started again
     ALERT = "alert"  # its script, or a user, gives notice of something
     NOTIFIED = "notified"  # a notification was sent, or could not be sent

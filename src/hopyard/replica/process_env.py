@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from hopyard.domain.dataset_paths import dataset_variable, fill_dataset_paths
+from hopyard.domain.evaluation import EVALUATION_VARIABLE
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables
@@ -91,6 +93,8 @@ def process_env(
     if restored and launch.restore is not None:
         env["HOPYARD_RESTORE_DIR"] = str(folder.restore)
         env["HOPYARD_RESTORE_STEP"] = str(launch.restore.step)
+    if launch.evaluation is not None:
+        env[EVALUATION_VARIABLE] = json.dumps(asdict(launch.evaluation))
     if launch.foreign:
         env["HOPYARD_RESTORE_FOREIGN"] = "1"
     return env

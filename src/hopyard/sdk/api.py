@@ -28,7 +28,7 @@ from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.run_context import RunContext
 
 if TYPE_CHECKING:
-    pass
+    from hopyard.sdk.run_checkpoints import RunCheckpoint
 
 T = TypeVar("T")
 
@@ -123,6 +123,18 @@ def alert(text: str, *, title: str = "", level: str = "warning") -> None:
     """
     text, title = check_alert(text, title, level)
     session.current_session().record_alert(text, title, level)
+
+
+def checkpoints() -> Iterable[RunCheckpoint]:
+    """Yields the checkpoints of the run that this one evaluates, in the order of saving, each once.
+
+    For a script that was started with `hop evaluate`. Each has `step`, `path` and `metrics`. Bound objects
+    are restored from it, and `hop.log` reports at its step, into the evaluated run. Ends when that run has
+    ended and all of its checkpoints are evaluated. Raises SpecError in any other run.
+    """
+    from hopyard.sdk.run_checkpoints import RunCheckpoints
+
+    return RunCheckpoints(session.current_session())
 
 
 def save(step: SupportsIndex | None = None, *, keep: bool = False, **metrics: Number) -> Path | None:

@@ -46,6 +46,7 @@ class MetricStream:
         "_first_write",
         "_on_new_series",
         "_write_media",
+        "default_step",
         "latest",
         "metric_counts",
     )
@@ -61,6 +62,7 @@ class MetricStream:
         self._on_new_series, self._write_media = on_new, write_media
         self._file = StreamFile(path, complete_bytes=complete_bytes)
         self._defined_series: dict[str, int] = {}
+        self.default_step: int | None = None  # of points that are logged without a step
         self.latest: dict[str, float] = {}
         self.metric_counts: dict[str, int] = {}  # points of each metric logged without a step
         # the step of the next such point, if it does not follow from the streams of this run
@@ -72,6 +74,8 @@ class MetricStream:
         """
         # This runs inside users' loops: no function is called for a defined metric with a float value.
         now = time.time()
+        if step is None and self.default_step is not None:
+            step = self.default_step
         if step is None:
             counts = self.metric_counts
             for name in metrics:

@@ -130,8 +130,16 @@ class BlobAccess:
         # Damaged ones count as well. The first rank that resumes from one detects the damage, and the other
         # ranks must get the same response.
         trees.update(checkpoint.manifest for checkpoint in await self._runs.checkpoints(run_id, damaged=True))
+        if include_data and spec.evaluation is not None:
+            trees.update(await self._evaluated_checkpoints(spec.evaluation.run))
         single = {environment.requirements, environment.lock, spec.git.diff if spec.git else None}
         return {digest for digest in trees if digest}, {digest for digest in single if digest}
+
+    async def _evaluated_checkpoints(self, run: RunId) -> set[Digest]:
+        try:
+            return {checkpoint.manifest for checkpoint in await self._runs.checkpoints(run, damaged=True)}
+        except NotFound:  # removed meanwhile
+            return set()
 
     async def _readable_members(self, manifest: Digest) -> bytes:
         """As `_members`, but b"" for a tree with a damaged or lost manifest. A damaged checkpoint must not

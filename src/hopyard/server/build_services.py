@@ -111,6 +111,7 @@ async def build_services(
         tokens.invalidate_run(run)
         subscriptions.notify_state(run)
 
+    trial_parents = TrialParents(runs)
     subscriptions = RunSubscriptions()
     ingest = StreamIngest(
         runs,
@@ -125,7 +126,8 @@ async def build_services(
         keys or SigningKeys(now=clock.now),
         now=clock.now,
         is_live_attempt=is_live,
-        belongs_to_study=TrialParents(runs).belongs_to_study,
+        belongs_to_study=trial_parents.belongs_to_study,
+        is_evaluated_by=trial_parents.is_evaluated_by,
         server_key=server_key,
     )
     remote_blobs = RemoteBlobs(

@@ -390,6 +390,14 @@ class EndpointResource:
         if caller.run is not None:
             if endpoint.auth not in ("run", "study"):
                 caller.require_user()
+            if (
+                "id" in path
+                and endpoint.method == "GET"
+                and endpoint.auth == "study"
+                and caller.run != path["id"]
+                and await self._tokens.may_read_evaluated(caller, path["id"])
+            ):
+                return
             if "id" in path and endpoint.auth == "study":
                 await self._tokens.require_same_study(caller, path["id"])
             elif "id" in path:

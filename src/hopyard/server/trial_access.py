@@ -71,6 +71,11 @@ class TrialParents:
         await self._runs.get(run)
         return False
 
+    async def is_evaluated_by(self, run: RunId, caller: RunId) -> bool:
+        """Returns whether the calling run evaluates this run. Raises NotFound if the caller does not exist."""
+        evaluation = (await self._runs.get(caller)).spec.evaluation
+        return evaluation is not None and evaluation.run == run
+
     async def parent_of(self, run: RunId) -> RunId | None:
         """Returns the parent of the run; None if it has none, or does not exist."""
         if run in self._parent_cache:

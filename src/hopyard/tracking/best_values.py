@@ -13,7 +13,7 @@ from hopyard.interfaces.run_store import RunStore, RunSummary
 from hopyard.interfaces.streams import Streams
 from hopyard.tracking.leaderboard import LeaderboardResult, ValueSource, default_result
 from hopyard.tracking.metrics import read_series
-from hopyard.tracking.run_history import load_history
+from hopyard.tracking.run_history import load_with_evaluations
 
 MAX_READ_CURVES = 1000  # of the newest runs with the metric, of those not read before
 
@@ -48,7 +48,7 @@ class BestValues:
 
     async def _read(self, run: RunSummary, metric: str) -> Extremes | None:
         try:
-            history = await load_history(self._store, self._streams, run.id)
+            history = await load_with_evaluations(self._store, self._streams, run.id)
             series = (await read_series(self._streams, history, names=[metric])).get(metric)
         except (NotFound, IntegrityError):
             return None  # deleted meanwhile

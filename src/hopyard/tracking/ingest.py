@@ -25,7 +25,7 @@ from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.live_run import SAFE_POINT_EVENTS, LiveRun, parse_sample
 from hopyard.tracking.process_restarts import may_restart, read_spans
 from hopyard.tracking.rollback import JOURNAL_STREAM, StreamSegment, VisibleStreams
-from hopyard.tracking.run_history import load_history
+from hopyard.tracking.run_history import find_evaluators, load_history
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 _OUTPUT_STREAMS = frozenset({"stdout", "stderr", "events", "journal"})
@@ -267,6 +267,7 @@ class StreamIngest:
             if number < max(numbers)
             else await self._load_live_run(attempt, needs_history=run.spec.size > 1 or may_restart(run.spec))
         )
+        live.evaluated = None if run.spec.evaluation is None else run.spec.evaluation.run
         superseded = self._live_runs.get(run_id) is not live
         limits = self._limits.for_run(run.spec)
         return self._replicas.setdefault(
@@ -317,6 +318,9 @@ class StreamIngest:
         live = LiveRun(run, attempt, replace_metrics=is_repeated or bool(restarts), restarts=restarts)
         if is_repeated and history.visible_streams.attempts == (attempt,):
             live.earlier = dict((await self._runs.latest_metrics([run]))[run])
+        evaluators = await find_evaluators(self._runs, run)
+        for latest in (await self._runs.latest_metrics(evaluators)).values() if evaluators else ():
+            live.evaluations = {**live.evaluations, **latest}
         keys = await self._streams.list(run)
         for rank in sorted({key.rank for key in keys}):
             last_steps = live.initial_steps.setdefault(rank, {})

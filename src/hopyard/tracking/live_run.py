@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +27,7 @@ from hopyard.domain.run_values import limit_packages
 from hopyard.domain.script_tags import ScriptTags
 from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAGS, is_tag
 from hopyard.domain.text import is_line
-from hopyard.errors import Conflict
+from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
@@ -64,7 +65,8 @@ class LiveRun:
     metrics that were rolled back. earlier: the metrics of attempts after which the script started without a
     checkpoint of Hopyard; those before the first step of this attempt remain. restarts: as in
     `VisibleStreams`, when this state was built. is_outdated: another restart was reported since then, so the
-    state must be built from the streams again.
+    state must be built from the streams again. evaluated: the run whose checkpoints this one evaluates; it
+    gets the same metrics. evaluations: the latest metrics of the runs that evaluate this one.
     """
 
     run: RunId
@@ -74,6 +76,8 @@ class LiveRun:
     earlier: dict[str, tuple[int, float]] = field(default_factory=dict)
     restarts: Mapping[tuple[AttemptId, int, str], tuple[RestartRange, ...]] = field(default_factory=dict)
     is_outdated: bool = False
+    evaluated: RunId | None = None
+    evaluations: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     first_step: int | None = None
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     # the rank whose values count, by metric: the lowest that reports it
@@ -348,7 +352,7 @@ class LiveRun:
     def _all_metrics(self) -> dict[str, tuple[int, float]]:
         first = self.first_step
         kept = {name: point for name, point in self.earlier.items() if first is None or point[0] < first}
-        return kept | self.latest
+        return kept | self.latest | self.evaluations
 
     async def write(
         self,
@@ -398,6 +402,9 @@ class LiveRun:
                     attempt=self.attempt,
                     replace_all=replace_all,
                 )
+            if metrics and self.evaluated is not None:
+                with suppress(NotFound):  # removed
+                    await runs.record_metrics(self.evaluated, metrics)
             if unstored:
                 await runs.record_unstored(self.run, unstored)
             if limit_event is not None:

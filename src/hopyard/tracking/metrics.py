@@ -151,7 +151,8 @@ async def read_series(
     that their total never exceeds MAX_POINTS.
     A script that resumes from its own checkpoint continues the curves of the attempt before: points before
     the first step of the new attempt stay visible, as in TensorBoard. An attempt without points hides none.
-    A point that was logged without a step gets the step after the previous one. A damaged stream is read up
+    The points of runs that evaluate its checkpoints follow, those of the newest evaluation where several have
+    a point of one step. A point that was logged without a step gets the step after the previous one. A damaged stream is read up
     to the damage.
     """
     requested = None if names is None else set(names)
@@ -186,6 +187,10 @@ async def read_series(
             first_steps.append(await first_step(streams, keys, attempt, series_rank))
         for name, series in columns.series.items():
             series_by_name.setdefault(name, series)
+    for evaluation in history.evaluations if rank in (None, 0) else ():
+        found = await read_series(streams, evaluation, names=names, after=after, limit=limit)
+        for name, series in found.items():
+            _merge_steps(series_by_name.setdefault(name, Series()), series)
     selected = dict(sorted(series_by_name.items())[:limit])
     await asyncio.to_thread(_downsample_to_limit, selected, max_points)
     return selected
@@ -203,6 +208,17 @@ async def first_step(
             first.feed(await streams.read(key, 0, _FIRST_READ_BYTES))
             steps += [] if first.first_step is None else [first.first_step]
     return min(steps, default=None)
+
+
+def _merge_steps(series: Series, newer: Series) -> None:
+    """Adds the points of a newer evaluation, in the order of their steps. They replace points of their
+    steps."""
+    steps = set(newer.steps)
+    _select(series, [position for position, each in enumerate(series.steps) if each not in steps])
+    series.steps.extend(newer.steps)
+    series.values.extend(newer.values)
+    series.times.extend(newer.times)
+    _select(series, sorted(range(len(series.steps)), key=series.steps.__getitem__))
 
 
 def _drop_from(series: Series, step: int) -> None:

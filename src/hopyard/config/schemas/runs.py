@@ -126,6 +126,19 @@ class DatasetRefIn(RequestModel):
     path: Annotated[str, Meta(pattern=LINE, max_length=1024)] = ""
 
 
+class EvaluationIn(RequestModel):
+    """The checkpoints that a run evaluates.
+
+    newest: skips checkpoints when a newer one is complete. step: only the checkpoint of this step. follow: waits
+    for further checkpoints until the evaluated run has ended.
+    """
+
+    run: Id
+    newest: bool = False
+    step: Annotated[int, Meta(ge=0, lt=2**63)] | None = None
+    follow: bool = True
+
+
 class GitIn(RequestModel):
     commit: Text
     branch: Text = ""
@@ -226,6 +239,7 @@ class SpecIn(RequestModel):
     metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     ports: Annotated[dict[Key, PortNumber], Meta(max_length=MAX_PORTS)] = msgspec.field(default_factory=dict)
     on_end: Annotated[tuple[NotifyTargetIn, ...], Meta(max_length=MAX_TARGETS)] = ()
+    evaluation: EvaluationIn | None = None
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

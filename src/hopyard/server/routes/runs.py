@@ -52,6 +52,7 @@ from hopyard.server.authorization import check_current_study_attempt, check_may_
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.other_servers import attempts_on_other_servers
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
+from hopyard.server.run_evaluation import check_evaluation, record_evaluation
 from hopyard.server.resolve_run import resolve_run
 from hopyard.server.routes.run_list import trial_counts
 from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name
@@ -187,6 +188,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 hints=("use POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
             )
         await _check_not_forked(services, spec)
+        await check_evaluation(services, request.caller, spec)
         await check_current_study_attempt(request.caller, services.runs)
         if request.caller.run is None:
             check_new_run(spec)
@@ -196,6 +198,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         # the study may have ended meanwhile, after it stopped its trials
         if spec.parent is not None and (await services.runs.get(spec.parent)).phase.is_final:
             await services.controller.stop(run.id)
+        await record_evaluation(services, run)
         return await submission_response(services, request, run, spec)
 
     async def record_offline(request: ApiRequest[Empty, OfflineIn]) -> RunOut:
@@ -205,8 +208,8 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if started_at.timestamp() < _MIN_TIMESTAMP:
             raise SpecError("started_at: the time is before 1970")
         spec = to_run_spec(request.body.spec)
-        if spec.parent is not None or spec.study is not None:
-            raise SpecError("spec: a study or a trial cannot be recorded offline")
+        if spec.parent is not None or spec.study is not None or spec.evaluation is not None:
+            raise SpecError("spec: a study, a trial or an evaluation cannot be recorded offline")
         await _check_not_forked(services, spec)
         run = await submit_run(
             services,

@@ -30,7 +30,7 @@ from hopyard.tracking.logs import last_lines, read_ranges, visible_ranges
 from hopyard.tracking.metrics import Series, estimate_series_bytes, read_series
 from hopyard.tracking.output_order import OutputOrder, OutputSegment, last_line_parts, parts_since
 from hopyard.tracking.rollback import VisibleStreams
-from hopyard.tracking.run_history import load_history
+from hopyard.tracking.run_history import load_history, load_with_evaluations
 from hopyard.tracking.system import read_system
 
 MAX_RAW_BYTES = 16 * 1024 * 1024
@@ -276,7 +276,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         names = (
             None if request.query.names is None else [name for name in request.query.names.split(",") if name]
         )
-        history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
+        history = await load_with_evaluations(services.runs, services.streams, RunId(request.path["id"]))
         await check_stored_locally(services, history.run)
         await request.lease.reserve_response(
             await estimate_series_bytes(services.streams, history, max_points=request.query.max_points)
