@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from hopyard.sdk.api import Video as Video
     from hopyard.sdk.api import alert as alert
     from hopyard.sdk.api import bind as bind
+    from hopyard.sdk.api import checkpoints as checkpoints
     from hopyard.sdk.api import dataset_path as dataset_path
     from hopyard.sdk.api import load as load
-    from hopyard.sdk.api import checkpoints as checkpoints
     from hopyard.sdk.api import log as log
     from hopyard.sdk.api import loop as loop
     from hopyard.sdk.api import params as params

@@ -34,6 +34,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "fork", RUN_SECTION, "fork:fork", "Run again with changes: same code, data and environment."
     ),
     CommandEntry(
+        "evaluate",
+        RUN_SECTION,
+        "evaluate:evaluate",
+        "Evaluate the checkpoints of a run, also while it trains.",
+    ),
+    CommandEntry(
         "resume", RUN_SECTION, "resume:resume", "Continue a paused run, or an ended run from what it saved."
     ),
     CommandEntry("pause", RUN_SECTION, "pause:pause", "Make a run wait at its next safe point."),

@@ -73,7 +73,7 @@ class RunCheckpoints:
                 try:
                     manifest = Digest(checkpoint["manifest"])
                     folder = _call(
-                        lambda digest=manifest, opened=stack: opened.enter_context(  # type: ignore[misc]
+                        lambda digest=manifest, opened=stack: opened.enter_context(
                             cache.open_tree(digest, client.fetch)
                         )
                     )
@@ -107,9 +107,7 @@ class RunCheckpoints:
         attempts = list(client.iterate_run_attempts(self._run))
         numbers = {attempt["id"]: attempt["number"] for attempt in attempts}
         resumed = [
-            (attempt["number"], attempt["resumed_from_step"])
-            for attempt in attempts
-            if attempt["number"] > 1
+            (attempt["number"], attempt["resumed_from_step"]) for attempt in attempts if attempt["number"] > 1
         ]
         return [
             row

@@ -30,7 +30,5 @@ async def record_evaluation(services: Services, run: Run) -> None:
     """Links the evaluated run with the new run `run`, if that evaluates one."""
     if run.spec.evaluation is None:
         return
-    event = RunEvent(
-        run.submitted_at, RunEventKind.EVALUATION, evaluation_sentence(str(run.name), run.id)
-    )
+    event = RunEvent(run.submitted_at, RunEventKind.EVALUATION, evaluation_sentence(str(run.name), run.id))
     await services.runs.record_event(run.spec.evaluation.run, event)

@@ -72,7 +72,7 @@ class TrialParents:
         return False
 
     async def is_evaluated_by(self, run: RunId, caller: RunId) -> bool:
-        """Returns whether the calling run evaluates this run. Raises NotFound if the caller does not exist."""
+        """Returns whether the calling run evaluates this run. Raises NotFound without the caller."""
         evaluation = (await self._runs.get(caller)).spec.evaluation
         return evaluation is not None and evaluation.run == run
 

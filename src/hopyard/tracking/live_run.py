@@ -77,7 +77,7 @@ class LiveRun:
     restarts: Mapping[tuple[AttemptId, int, str], tuple[RestartRange, ...]] = field(default_factory=dict)
     is_outdated: bool = False
     evaluated: RunId | None = None
-    evaluations: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    evaluations: dict[str, tuple[int, float]] = field(default_factory=dict)
     first_step: int | None = None
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     # the rank whose values count, by metric: the lowest that reports it

@@ -151,9 +151,9 @@ async def read_series(
     that their total never exceeds MAX_POINTS.
     A script that resumes from its own checkpoint continues the curves of the attempt before: points before
     the first step of the new attempt stay visible, as in TensorBoard. An attempt without points hides none.
-    The points of runs that evaluate its checkpoints follow, those of the newest evaluation where several have
-    a point of one step. A point that was logged without a step gets the step after the previous one. A damaged stream is read up
-    to the damage.
+    The points of runs that evaluate its checkpoints follow, those of the newest evaluation where several
+    have a point of one step. A point that was logged without a step gets the step after the previous one. A
+    damaged stream is read up to the damage.
     """
     requested = None if names is None else set(names)
     patterns = [compile_name_pattern(name) for name in requested or () if "*" in name]

@@ -129,13 +129,13 @@ class DatasetRefIn(RequestModel):
 class EvaluationIn(RequestModel):
     """The checkpoints that a run evaluates.
 
-    newest: skips checkpoints when a newer one is complete. step: only the checkpoint of this step. follow: waits
-    for further checkpoints until the evaluated run has ended.
+    newest: skips checkpoints when a newer one is complete. step: only the checkpoint of this step. follow:
+    waits for further checkpoints until the evaluated run has ended.
     """
 
     run: Id
     newest: bool = False
-    step: Annotated[int, Meta(ge=0, lt=2**63)] | None = None
+    step: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     follow: bool = True
 
 

@@ -52,9 +52,9 @@ from hopyard.server.authorization import check_current_study_attempt, check_may_
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.other_servers import attempts_on_other_servers
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
-from hopyard.server.run_evaluation import check_evaluation, record_evaluation
 from hopyard.server.resolve_run import resolve_run
 from hopyard.server.routes.run_list import trial_counts
+from hopyard.server.run_evaluation import check_evaluation, record_evaluation
 from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name
 from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, encode_latest, to_run_out
 from hopyard.server.services import Services
