@@ -38,6 +38,7 @@ ODD = [
 _HARMLESS = {
     "run": ["--detach"],
     "fork": ["--detach"],
+    "evaluate": ["--detach"],
     "notebook": ["none.ipynb"],
     "search run": ["--dry-run"],
     "search resume": ["--detach"],

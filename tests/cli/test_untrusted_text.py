@@ -307,6 +307,7 @@ LISTINGS = [
     *(
         ("run", "--detach", "--", "true"),
         ("fork", "{failed}", "--detach"),
+        ("evaluate", "{failed}", "--detach", "true"),
         ("resume", "{failed}", "--detach"),
         ("search", "run", "s.yaml", "--detach"),
     ),

@@ -137,6 +137,19 @@ def test_run_token_permits_its_own_run_only(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
+def test_token_of_an_evaluation_may_only_read_the_evaluated_run(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        trained, other = await api.start_run(), await api.start_run()
+        token = api.run_token(await api.start_run(evaluation={"run": trained["id"]}))
+        for path in ("", "/checkpoints", "/attempts"):
+            assert (await api.send("GET", f"/runs/{trained['id']}{path}", token=token)).status_code == 200
+            assert (await api.send("GET", f"/runs/{other['id']}{path}", token=token)).status_code == 403
+        stop = await api.send("POST", f"/runs/{trained['id']}/stop", token=token)
+        assert stop.status_code == 403
+
+    run_scenario(tmp_path, scenario)
+
+
 def test_run_token_reads_no_stream_of_another_run(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         mine, other = await api.start_run(), await api.start_run()

@@ -9,12 +9,11 @@ import click
 
 from hopyard.cli.options import detach_option, json_option, run_argument, session_options
 from hopyard.cli.terminal.console import print_message
-from hopyard.errors import SpecError
 
 
 @click.command("evaluate")
 @run_argument()
-@click.argument("what", metavar="SCRIPT|COMMAND")
+@click.argument("what", metavar="SCRIPT|COMMAND|FILE.yaml")
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
 @click.option(
     "-p",
@@ -49,7 +48,7 @@ def evaluate(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Evaluate the checkpoints of RUN with a script, each once, as a run of its own.
+    """Evaluate the checkpoints of RUN, each once, by a script in a run of its own.
 
     The script iterates over `hop.checkpoints()`. Its metrics appear in RUN at the steps of the checkpoints.
     RUN does not wait for it. The evaluation ends when RUN has ended and all checkpoints are evaluated. The
@@ -65,11 +64,6 @@ def evaluate(
     from hopyard.client.run_lookup import get_run
     from hopyard.client.submit import submit_run
 
-    if what.endswith((".yaml", ".yml")):
-        raise SpecError(
-            f"{what}: an evaluation has one script or command",
-            hints=("name the script: `hop evaluate RUN evaluate.py`",),
-        )
     evaluated = get_run(connect(), ref)
     folder = Path.cwd()
     request = build_request(what, arguments, folder, options, notify=print_message)

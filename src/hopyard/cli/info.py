@@ -36,6 +36,7 @@ from hopyard.config.resource_requests import (
 from hopyard.config.units import format_cpus, format_memory, format_time
 from hopyard.domain.notification import shown_target
 from hopyard.domain.text import escape, first_line
+from hopyard.errors import NotFound
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -143,6 +144,8 @@ def info_lines(
             (run.get("forked_from_name", spec["forked_from"]) or f"{spec['forked_from']} (removed)")
             + _fork_source(spec),
         )
+    if evaluation := spec.get("evaluation"):
+        yield "evaluates", _evaluated_name(client, evaluation["run"])
     yield from _labelled_lines("attempts", [_attempt_lines(run, a) for a in run.get("attempts") or ()])
     yield from _labelled_lines("events", _event_lines(run.get("events") or []))
     if run["ended_at"] is None:
@@ -334,6 +337,13 @@ def _checkpoint_lines(checkpoints: list[api.CheckpointOut]) -> list[str]:
         )
         for c in checkpoints
     ]
+
+
+def _evaluated_name(client: Client, run: str) -> str:
+    try:
+        return client.get_run(run)["name"]
+    except NotFound:
+        return f"{run} (removed)"
 
 
 def _target_text(target: api.NotifyTarget) -> str:

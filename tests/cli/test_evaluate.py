@@ -1,0 +1,93 @@
+"""Checkpoints of a run are evaluated by another run, which reports into the first one."""
+
+from __future__ import annotations
+
+from hopyard.api_client.client import Client
+from hopyard.client.run_lookup import get_run
+from tests.cli.shell import Shell
+
+MODEL = """
+import os, time
+import hopyard as hop
+
+class Count:
+    n = 0
+    def state_dict(self): return {'n': self.n}
+    def load_state_dict(self, state): self.n = state['n']
+
+model = Count()
+hop.bind(model=model)
+"""
+# It ends only after its first checkpoint was evaluated, so the evaluation runs beside it.
+TRAIN = (
+    MODEL
+    + """
+for turn in hop.loop(range(3)):
+    model.n += 1
+    hop.log(loss=-turn, step=turn)
+    while turn == 1 and not os.path.exists(os.environ['FIRST_DONE']):
+        time.sleep(0.05)
+"""
+)
+# Its process dies in the second evaluation, after a report of the first one.
+EVALUATE = (
+    MODEL
+    + """
+for checkpoint in hop.checkpoints():
+    print(checkpoint.step, model.n, checkpoint.metrics, checkpoint.path.is_dir(), flush=True)
+    is_second = 'HOPYARD_RESTART_COUNT' in os.environ
+    hop.log(score=model.n if checkpoint.step == 1 or is_second else 99)
+    if checkpoint.step == 2 and not is_second:
+        os.kill(os.getpid(), 9)
+    open(os.environ['FIRST_DONE'], 'w').close()
+"""
+)
+
+
+def test_each_checkpoint_is_evaluated_once_and_reported_at_its_step(shell: Shell, client: Client) -> None:
+    shell.write("train.py", TRAIN)
+    shell.write("evaluate.py", EVALUATE)
+    shell.write(
+        "evaluate.yaml",
+        "restart: {policy: on-failure, backoff: 0.1s}\n"
+        f"env: {{FIRST_DONE: {shell.folder / 'done'}}}\n"
+        "roles: [{command: python evaluate.py, resources: {cpus: 0.5}}]\n",
+    )
+    trained = shell.detach("-e", f"FIRST_DONE={shell.folder / 'done'}", "--cpus", "0.5", "train.py")
+    result = shell.hop("evaluate", trained, "evaluate.yaml", "--json")
+    evaluation = result.json
+    assert (result.code, evaluation["phase"]) == (0, "succeeded"), result.stderr_text
+    lines = shell.hop("logs", evaluation["name"], "--stdout").text.splitlines()
+    assert lines == [
+        "1 1 {'loss': 0.0} True",
+        "2 2 {'loss': -1.0} True",
+        "2 2 {'loss': -1.0} True",
+        "3 3 {'loss': -2.0} True",
+    ]
+    for run in (evaluation["id"], get_run(client, trained)["id"]):
+        score = dict(client.iterate_run_metrics(run))["score"]
+        assert (score["steps"], score["values"]) == ([1, 2, 3], [1.0, 2.0, 3.0])
+    info = shell.hop("info", trained).text
+    assert f"evaluation: by {evaluation['name']}" in info
+    assert "score 3  (step 3)" in info
+    assert trained in shell.hop("info", evaluation["name"]).text
+
+
+def test_single_checkpoint_of_an_ended_run(shell: Shell) -> None:
+    shell.write("train.py", MODEL + "for turn in hop.loop(range(3)): model.n += 1\n")
+    shell.write("evaluate.py", MODEL + "for each in hop.checkpoints(): print(each.step, model.n)\n")
+    trained = shell.hop("run", "--json", "train.py").json["name"]
+    for words, printed in ((["--checkpoint", "2"], "2 2\n"), (["--newest", "--no-follow"], "3 3\n")):
+        result = shell.hop("evaluate", trained, *words, "evaluate.py")
+        assert (result.code, result.text) == (0, printed), result.stderr_text
+    alone = shell.hop("run", "evaluate.py")
+    assert alone.code == 1
+    assert "hop.checkpoints: this run evaluates no other run" in alone.stderr_text
+
+
+def test_evaluation_of_an_evaluation_is_refused(shell: Shell) -> None:
+    shell.write("empty.py", "pass\n")
+    trained = shell.hop("run", "--json", "empty.py").json["name"]
+    first = shell.hop("evaluate", trained, "--json", "empty.py").json["name"]
+    refused = shell.hop("evaluate", first, "empty.py")
+    assert (refused.code, "is an evaluation itself" in refused.stderr_text) == (2, True)
