@@ -247,6 +247,8 @@ LISTINGS = [
         ("plot", "{run}"),
         ("plot", "{run}", "nope"),
         ("diff", "{run}", "{other}"),
+        ("lineage", "{fork}"),
+        ("lineage", "{study}"),
         ("why", "{behind}"),
         ("why", "{run}"),
         ("logs", "{other}"),

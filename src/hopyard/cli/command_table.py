@@ -82,6 +82,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "Compare two runs: code, parameters, environment, data, results.",
     ),
     CommandEntry(
+        "lineage", INSPECT_SECTION, "lineage:lineage", "Show the tree of forks and trials of a run."
+    ),
+    CommandEntry(
         "simulate",
         INSPECT_SECTION,
         "simulation.command:simulate",

@@ -37,9 +37,10 @@ class RunFilter:
     """A filter; all conditions that are set must hold.
 
     label: exact match. text: a part of the name, label or a tag. parent: only trials of this study.
-    run_folder: only runs with these stored files. studies: only runs that are studies. trials: False excludes
-    the runs of trials. offline: only runs that were recorded offline, or none of them. brief: specs, params
-    and summaries are truncated as in `domain.spec_summary`, so that a page stays small.
+    run_folder: only runs with these stored files. forked_from: only forks of one of these runs. studies: only
+    runs that are studies. trials: False excludes the runs of trials. offline: only runs that were recorded
+    offline, or none of them. brief: specs, params and summaries are truncated as in `domain.spec_summary`, so
+    that a page stays small.
     """
 
     phases: frozenset[RunPhase] | None = None
@@ -56,6 +57,7 @@ class RunFilter:
     ids: frozenset[RunId] | None = None  # a few hundred at most
     parent: RunId | None = None
     run_folder: Digest | None = None
+    forked_from: frozenset[RunId] | None = None
     studies: bool = False
     trials: bool = True
     offline: bool | None = None

@@ -406,6 +406,10 @@ class RecordCases:
         listed = await stores.runs.list(RunFilter(run_folder=make_digest("kept")))
         assert [found.id for found in listed] == [fork, run]
         assert not await stores.runs.list(RunFilter(run_folder=make_digest("made")))
+        child = (await submit_run(stores, forked_from=fork)).id
+        await submit_run(stores, forked_from=child)
+        found = await stores.runs.list(RunFilter(forked_from=frozenset({fork, run})))
+        assert [each.id for each in found] == [child]
         assert stored.spec.environment == Environment(lock=make_digest("lock"), packages={"torch": "2.0"})
         await stores.runs.record_packages(run, {"torch": "2.1", "python": "3.11.4"})
         environment = (await stores.runs.get(run)).spec.environment

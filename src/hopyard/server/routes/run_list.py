@@ -22,6 +22,7 @@ from hopyard.server.schemas.runs import RunsOut, encode_latest, to_run_out
 from hopyard.server.select_runs import SortedListings, select_runs
 from hopyard.server.services import Services
 
+_MAX_SOURCES = 100  # per request
 _MAX_TAG_FILTERS = 32  # per request
 _TagFilter = Annotated[str, Meta(pattern=full_match(r"[^=\x00]+=[^\x00]*"), max_length=1400)]
 
@@ -51,6 +52,10 @@ class ListQuery(RequestModel):
         Annotated[str, Meta(max_length=256, pattern=TEXT, description="part of a name, label or tag")] | None
     ) = None
     parent: Annotated[str, Meta(pattern=RUN_ID, description="only trials of this study")] | None = None
+    forked_from: Annotated[
+        tuple[Annotated[str, Meta(pattern=RUN_ID)], ...],
+        Meta(max_length=_MAX_SOURCES, description="repeatable: only forks of one of these runs"),
+    ] = ()
     studies: Annotated[int, Meta(ge=0, le=1, description="1: only studies")] = 0
     trials: Annotated[int, Meta(ge=0, le=1, description="0: without the runs of trials")] = 1
     where: (
@@ -106,6 +111,7 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             dataset=query.dataset,
             text=query.text,
             parent=RunId(query.parent) if query.parent else None,
+            forked_from=frozenset(map(RunId, query.forked_from)) or None,
             studies=bool(query.studies),
             trials=bool(query.trials),
             brief=True,

@@ -23,6 +23,7 @@ def matches(row: RunRow, where: RunFilter) -> bool:
         and (where.ids is None or row.id in where.ids)
         and (where.parent is None or spec.parent == where.parent)
         and (where.run_folder is None or row.run_folder == where.run_folder)
+        and (where.forked_from is None or spec.forked_from in where.forked_from)
         and (not where.studies or spec.study is not None)
         and (where.trials or spec.parent is None)
         and (where.id_prefix is None or row.id.startswith(where.id_prefix))

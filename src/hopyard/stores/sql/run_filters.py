@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, exists, not_, or_, select
+from sqlalchemy import ColumnElement, Select, exists, func, not_, or_, select
 
 from hopyard.domain.run import RunPhase
 from hopyard.interfaces.run_store import RunFilter
@@ -18,6 +18,7 @@ from hopyard.stores.sql.run_rows import (
 )
 from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
 
+sources = runs.alias("sources")
 _MAX_TEXT = "\U0010ffff"  # sorts after every character
 
 
@@ -80,6 +81,12 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
         conditions.append(runs.c.parent == where.parent)
     if where.run_folder is not None:
         conditions.append(run_contents.c.run_folder == where.run_folder)
+    if where.forked_from is not None:
+        # no index: a fork is younger than its source, and few requests ask for it
+        names = [f'"forked_from":"{run}"' for run in sorted(where.forked_from)]
+        conditions.append(or_(*(run_contents.c.spec.contains(name, autoescape=True) for name in names)))
+        oldest = select(func.min(sources.c.submitted_at)).where(sources.c.id.in_(sorted(where.forked_from)))
+        conditions.append(runs.c.submitted_at >= func.coalesce(oldest.scalar_subquery(), 0))
     if where.studies:
         conditions.append(runs.c.study)
     if not where.trials:
