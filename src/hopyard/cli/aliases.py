@@ -54,7 +54,6 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "submit",
         "start",
         "launch",
-        "exec",
         "train",
         "sbatch",
         "srun",
