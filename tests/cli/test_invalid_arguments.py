@@ -40,6 +40,7 @@ _HARMLESS = {
     "fork": ["--detach"],
     "evaluate": ["--detach"],
     "notebook": ["none.ipynb"],
+    "tensorboard": ["none"],
     "search run": ["--dry-run"],
     "search resume": ["--detach"],
     "reserve add": ["--dry-run"],

@@ -296,6 +296,7 @@ LISTINGS = [
         ("port", "{run}", "8888"),
         ("notebook", "{run}"),
         ("exec", "{run}", "true"),
+        ("tensorboard", "nothing-like-it"),
         ("info", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),

@@ -150,6 +150,19 @@ def test_token_of_an_evaluation_may_only_read_the_evaluated_run(tmp_path: Path) 
     run_scenario(tmp_path, scenario)
 
 
+def test_run_reads_only_the_other_runs_that_it_was_submitted_to_read(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        shown, other = await api.start_run(), await api.start_run()
+        token = api.run_token(await api.start_run(reads=[shown["id"]]))
+        for path in ("", "/metrics", "/events", "/files"):
+            assert (await api.send("GET", f"/runs/{shown['id']}{path}", token=token)).status_code == 200
+            assert (await api.send("GET", f"/runs/{other['id']}{path}", token=token)).status_code == 403
+        for method, path in (("POST", "/stop"), ("GET", "/why")):
+            assert (await api.send(method, f"/runs/{shown['id']}{path}", token=token)).status_code == 403
+
+    run_scenario(tmp_path, scenario)
+
+
 def test_run_token_reads_no_stream_of_another_run(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         mine, other = await api.start_run(), await api.start_run()

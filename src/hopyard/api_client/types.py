@@ -49,6 +49,7 @@ RunEventKind = Literal[
     "console",
     "control",
     "damaged",
+    "evaluation",
     "media",
     "notified",
     "preempted",
@@ -460,6 +461,27 @@ class ErrorDetail(TypedDict):
     digests: NotRequired[list[str]]
     hints: NotRequired[list[str]]
     message: str
+
+
+class Evaluation(TypedDict):
+    """What a run evaluates. newest: skips checkpoints when a newer one is complete. step: only the
+    checkpoint of this step. follow: waits for further checkpoints until the evaluated run has ended."""
+
+    follow: NotRequired[bool]
+    newest: NotRequired[bool]
+    run: str
+    step: NotRequired[int | None]
+
+
+class EvaluationIn(TypedDict):
+    """The checkpoints that a run evaluates. newest: skips checkpoints when a newer one is complete. step:
+    only the checkpoint of this step. follow: waits for further checkpoints until the evaluated run has
+    ended."""
+
+    follow: NotRequired[bool]
+    newest: NotRequired[bool]
+    run: str
+    step: NotRequired[int | None]
 
 
 class EventsOut(TypedDict):
@@ -1293,6 +1315,7 @@ class RunSpec(TypedDict):
     datasets: NotRequired[list[DatasetRef]]
     env: NotRequired[dict[str, str]]
     environment: NotRequired[Environment]
+    evaluation: NotRequired[Evaluation | None]
     forked_from: NotRequired[str | None]
     git: NotRequired[GitState | None]
     initial_folder: NotRequired[str | None]
@@ -1311,6 +1334,7 @@ class RunSpec(TypedDict):
     priority: NotRequired[int | None]
     project: str
     queue: NotRequired[str | None]
+    reads: NotRequired[list[str]]
     resume: NotRequired[ResumeFrom | None]
     roles: list[RoleSpec]
     secrets: NotRequired[list[str]]
@@ -1432,6 +1456,7 @@ class SpecIn(TypedDict):
     datasets: NotRequired[Sequence[DatasetRefIn]]
     env: NotRequired[Mapping[str, str]]
     environment: NotRequired[EnvironmentIn]
+    evaluation: NotRequired[EvaluationIn | None]
     forked_from: NotRequired[str | None]
     git: NotRequired[GitIn | None]
     initial_folder: NotRequired[str | None]
@@ -1450,6 +1475,7 @@ class SpecIn(TypedDict):
     priority: NotRequired[int | None]
     project: str
     queue: NotRequired[str | None]
+    reads: NotRequired[Sequence[str]]
     resume: NotRequired[ResumeIn | None]
     roles: Sequence[RoleIn]
     secrets: NotRequired[Sequence[str]]

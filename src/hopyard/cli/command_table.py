@@ -25,6 +25,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("notebook", RUN_SECTION, "notebook:notebook", "Run JupyterLab, and open it in a browser."),
     CommandEntry(
+        "tensorboard", RUN_SECTION, "tensorboard:tensorboard", "Show runs in TensorBoard, in a browser."
+    ),
+    CommandEntry(
         "search",
         RUN_SECTION,
         "studies.command:search",

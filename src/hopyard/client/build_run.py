@@ -64,7 +64,7 @@ def build_request(
     places = parse_placement(options)
     if places:
         request = replace(request, roles=tuple(replace(each, **places) for each in request.roles))
-    return _with_saved_files(_apply_options(request, options), _target_path(target, folder)[0])
+    return _with_saved_files(apply_options(request, options), _target_path(target, folder)[0])
 
 
 def _describe_spread(role: RoleRequest, nodes: int) -> str:
@@ -112,7 +112,7 @@ def _single_role(
     return None
 
 
-def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
+def apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
     """Returns `base` with the options that do not concern roles. An option overrides the file."""
     changes = parse_scheduling(options)
     if options.get("label"):

@@ -139,6 +139,7 @@ class RunRequest:
     outputs: tuple[str, ...] = ()
     metric_lines: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
     on_end: tuple[NotifyTarget, ...] = ()
     evaluation: Mapping[str, Any] | None = None
 
@@ -170,6 +171,7 @@ class RunRequest:
             **({"outputs": list(self.outputs)} if self.outputs else {}),
             **({"metric_lines": list(self.metric_lines)} if self.metric_lines else {}),
             **({"ports": dict(self.ports)} if self.ports else {}),
+            **({"reads": list(self.reads)} if self.reads else {}),
             **({"on_end": [asdict(target) for target in self.on_end]} if self.on_end else {}),
             **({} if self.evaluation is None else {"evaluation": dict(self.evaluation)}),
         }

@@ -15,6 +15,7 @@ from hopyard.errors import SpecError
 
 FIRST_PORT_VARIABLE = "PORT"  # a value of the user counts more
 NOTEBOOK_PORT = ("lab", 8888)  # name and number of the port of `hop notebook`
+TENSORBOARD_PORT = ("tensorboard", 6006)  # of `hop tensorboard`
 SOCKET_VARIABLE = "HOPYARD_SOCKET_"  # the beginning of the names of variables with paths of sockets
 SOCKET_FOLDER = "ports"  # of a replica's folder
 MAX_PORTS = 16  # of one run

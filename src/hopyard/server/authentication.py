@@ -112,7 +112,8 @@ class TokenAuthenticator:
     is_live_attempt: whether the run of an attempt has not ended. The attempt's tokens are valid exactly as
     long, even if they have expired, so that a replica that was offline for a day can connect again.
     belongs_to_study: whether a run belongs to the family of a study; raises NotFound. is_evaluated_by:
-    whether a run is evaluated by another one; raises NotFound.
+    whether a run is evaluated by another one; raises NotFound. reads: whether the spec of the second run
+    names the first as one that it reads.
     """
 
     def __init__(
@@ -124,11 +125,12 @@ class TokenAuthenticator:
         is_live_attempt: Callable[[AttemptId], Awaitable[bool]],
         belongs_to_study: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
         is_evaluated_by: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
+        reads: Callable[[RunId, RunId], Awaitable[bool]] | None = None,
         server_key: str = "",
     ) -> None:
         self._store, self.keys, self._now, self._is_live_attempt = store, keys, now, is_live_attempt
         self._belongs_to_study, self._server_key = belongs_to_study, server_key
-        self._is_evaluated_by = is_evaluated_by
+        self._is_evaluated_by, self._reads = is_evaluated_by, reads
         # by hash: the token, and until when the entry is valid
         self._user_tokens: dict[str, tuple[Token, datetime]] = {}
         # by verified token of a run: its caller, its expiry, the expiry of its key
@@ -163,6 +165,12 @@ class TokenAuthenticator:
             and self._is_evaluated_by is not None
             and await self._is_evaluated_by(RunId(run), caller.run)
         )
+
+    async def may_read(self, caller: Caller, run: str) -> bool:
+        """Returns whether the caller is a run that was submitted to read the data of this one."""
+        if caller.run is None or self._reads is None:
+            return False
+        return await self._reads(RunId(run), caller.run)
 
     def renew(self, token: str) -> str | None:
         """Returns a new token for a run's token that is older than half of its lifetime, or whose key is

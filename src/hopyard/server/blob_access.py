@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -125,6 +126,9 @@ class BlobAccess:
         trees = {spec.code, run.artifact, run.run_folder, spec.initial_folder}
         if include_data:
             trees.update(ref.manifest for ref in spec.datasets)
+            for other in spec.reads:
+                with suppress(NotFound):
+                    trees.add((await self._runs.get(other)).artifact)
         if spec.resume is not None:
             trees.add(spec.resume.manifest)
         # Damaged ones count as well. The first rank that resumes from one detects the damage, and the other

@@ -46,7 +46,7 @@ from hopyard.server.run_progress import completed_fractions
 from hopyard.server.services import Services, refuse_console, refuse_port
 from hopyard.server.signing_keys import SigningKeys
 from hopyard.server.storage_quota import StorageQuota
-from hopyard.server.trial_access import TrialParents
+from hopyard.server.trial_access import RunReaders, TrialParents
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.leaderboard import pin_best_checkpoint
 from hopyard.tracking.run_subscriptions import RunSubscriptions
@@ -128,6 +128,7 @@ async def build_services(
         is_live_attempt=is_live,
         belongs_to_study=trial_parents.belongs_to_study,
         is_evaluated_by=trial_parents.is_evaluated_by,
+        reads=RunReaders(runs).reads,
         server_key=server_key,
     )
     remote_blobs = RemoteBlobs(

@@ -87,7 +87,7 @@ class Endpoint(Generic[Q, B]):
 
     auth: "user" needs a user's token. "run" also accepts the token of the run that `{id}` or `{attempt}`
     names. "study" also accepts the tokens of the study whose trial that run is, and of a study that continues
-    that study, or this one.
+    that study, or this one. Both accept, for GET, the token of a run that was submitted to read that run.
 
     audit: the action in the audit log; by default derived from method and path. unaudited_reason: why a
     request other than GET is not recorded there: it changes nothing, or only what runs report about
@@ -390,6 +390,8 @@ class EndpointResource:
         if caller.run is not None:
             if endpoint.auth not in ("run", "study"):
                 caller.require_user()
+            if "id" in path and endpoint.method == "GET" and await self._tokens.may_read(caller, path["id"]):
+                return
             if (
                 "id" in path
                 and endpoint.method == "GET"

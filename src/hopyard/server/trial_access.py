@@ -90,6 +90,27 @@ class TrialParents:
         return parent
 
 
+class RunReaders:
+    """Caches which other runs each run may read, which never changes."""
+
+    def __init__(self, runs: RunStore) -> None:
+        self._runs = runs
+        self._read_by: OrderedDict[RunId, frozenset[RunId]] = OrderedDict()
+
+    async def reads(self, run: RunId, reader: RunId) -> bool:
+        """Returns whether the spec of the reader names the run."""
+        known = self._read_by.get(reader)
+        if known is None:
+            try:
+                known = frozenset((await self._runs.get(reader)).spec.reads)
+            except NotFound:
+                return False
+            self._read_by[reader] = known
+            if len(self._read_by) > _MAX_CACHED_PARENTS:
+                self._read_by.popitem(last=False)
+        return run in known
+
+
 async def check_trial_submission(
     runs: RunStore, caller: Caller, spec: RunSpec, run_id: str | None
 ) -> tuple[RunSpec, str]:

@@ -238,6 +238,7 @@ class SpecIn(RequestModel):
     outputs: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     ports: Annotated[dict[Key, PortNumber], Meta(max_length=MAX_PORTS)] = msgspec.field(default_factory=dict)
+    reads: Annotated[tuple[Id, ...], Meta(max_length=MAX_NAMES)] = ()
     on_end: Annotated[tuple[NotifyTargetIn, ...], Meta(max_length=MAX_TARGETS)] = ()
     evaluation: EvaluationIn | None = None
 
