@@ -120,11 +120,11 @@ class ProcessRestarts:
     def _clear_traces(self) -> None:
         """Removes what the ended process left for its replica and its peers, and partial records."""
         self.folder.remove_exit_text()
-        rank = f"{self.spec.launch.rank}-"
+        rank = self.spec.launch.rank
         points = Path(self.spec.node.gang_folder or self.folder.root) / SAFE_POINTS_DIR
         with suppress(OSError):
             for name in os.listdir(points):
-                if name.startswith(rank):
+                if name.startswith((f"{rank}-", f"log-{rank}-")):
                     (points / name).unlink(missing_ok=True)
         for name in (*METRIC_STREAMS, *_LINE_STREAMS):
             self._truncate_partial_record(name)
