@@ -297,6 +297,7 @@ LISTINGS = [
         ("notebook", "{run}"),
         ("exec", "{run}", "true"),
         ("tensorboard", "nothing-like-it"),
+        ("repl", "{run}", "-c", "1"),
         ("info", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),
@@ -320,6 +321,7 @@ WITHOUT_JSON = frozenset(
     [
         ("port", "{run}", "8888"),
         ("exec", "{run}", "true"),
+        ("repl", "{run}", "-c", "1"),
         ("logs", "{other}"),
         ("logs", "{run}"),
         ("update", "{behind}", "--note", "x"),

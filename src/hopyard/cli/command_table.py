@@ -71,6 +71,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "exec", INSPECT_SECTION, "exec:exec_command", "Run a command beside a live run, in its environment."
     ),
+    CommandEntry("repl", INSPECT_SECTION, "repl:repl", "Evaluate Python in the process of a live run."),
     CommandEntry("info", INSPECT_SECTION, "info:info", "Show all details of a run."),
     CommandEntry(
         "why",

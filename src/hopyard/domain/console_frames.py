@@ -22,12 +22,18 @@ START = 1  # {"kind", "command", "user", "terminal"}
 INPUT = 2  # bytes; none are the end of the input
 RESIZE = 3  # {"rows", "columns"}
 SIGNAL = 4  # {"name"}: of `SIGNAL_NAMES`
+STATEMENT = 5  # {"source", "mode"}: of a prompt; the mode is "single" for one statement, or "script"
+COMPLETE = 6  # {"text"}: the beginning of a name
 # From the replica.
-READY = 16  # {}: the program has started
+READY = 16  # {}: the program has started; of a prompt {"step", "python"}: the script is at a safe point
 OUTPUT = 17  # bytes
 ERROR_OUTPUT = 18  # bytes
 TAKEN = 19  # {"bytes"}: input that was taken since the last such message
 EXIT = 20  # {"code", "reason"}: the last message
+RESULT = 21  # {"ok", "changes"}: a statement is done; the parameters that it assigned
+COMPLETIONS = 22  # {"names"}
+# From a process of the script to its replica, first.
+ATTACH = 48  # {}: it takes a prompt
 
 SIGNAL_NAMES = ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2")
 
@@ -76,3 +82,9 @@ class FrameReader:
             payload = bytes(self._buffer[_HEADER.size : end])
             del self._buffer[:end]
             yield kind, payload
+
+    def rest(self) -> bytes:
+        """Returns the bytes after the last complete message, and forgets them."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return rest

@@ -28,6 +28,7 @@ class LiveControl:
         self, bound: BoundObjects, declared: dict[str, ParamValue], record: Callable[..., object]
     ) -> None:
         self.params, self.is_paused = LiveParams(), False
+        self.while_paused: Callable[[], None] = lambda: None  # called often while the script is paused
         self._bound, self._declared, self._record = bound, declared, record
 
     def obey(
@@ -51,7 +52,7 @@ class LiveControl:
             if not self.is_paused:
                 safe_points.leave()
                 return False
-            action = safe_points.wait_for_action()
+            action = safe_points.wait_for_action(self.while_paused)
         if action is None:  # a signal ends it
             self.is_paused = False
             safe_points.leave()

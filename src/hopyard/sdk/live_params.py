@@ -24,6 +24,10 @@ class LiveParams:
         """Adds an object that the script got. Its values change with commands."""
         self._declarations.append((params, dict(defaults)))
 
+    def declared(self) -> list[tuple[Params, list[str]]]:
+        """Returns the objects, with the names that each declares."""
+        return [(params, list(defaults)) for params, defaults in self._declarations]
+
     def names(self) -> list[str]:
         """Returns the names of all declared parameters."""
         return list(dict.fromkeys(name for params, _ in self._declarations for name in params))

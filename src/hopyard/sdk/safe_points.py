@@ -26,7 +26,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -179,9 +179,10 @@ class SafePoints:
         self._applied = self._agreed
         return commands
 
-    def wait_for_action(self) -> SafePointAction | None:
+    def wait_for_action(self, while_waiting: Callable[[], None]) -> SafePointAction | None:
         """Returns the next action of a process that is paused at this safe point, when there is one. None for
-        a process that logs without a loop, when its replica is being stopped: it gets a signal."""
+        a process that logs without a loop, when its replica is being stopped: it gets a signal.
+        while_waiting: called often meanwhile."""
         while True:
             if not self.by_log:
                 self._stop_requested = self._stop_requested or self._is_stop_requested()
@@ -195,6 +196,7 @@ class SafePoints:
                 action = self._agree_on_iteration()
                 if action is not None:
                     return action
+            while_waiting()
             time.sleep(_PAUSE_POLL_INTERVAL_S)
 
     def leave(self) -> None:

@@ -37,6 +37,7 @@ from hopyard.sdk.metrics import Loggable, MetricStream, Number, to_numbers, to_s
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
 from hopyard.sdk.params import Params
+from hopyard.sdk.prompt_point import PromptPoint
 from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
 from hopyard.sdk.run_context import RunContext
 from hopyard.sdk.safe_points import DISK_FULL_REASON, PreemptedExit, SafePoints
@@ -81,6 +82,8 @@ class Session:
         self._overrides_checked = False
         self.control = LiveControl(self.bound, self.declared, self.events.append)
         self._loop_stack, self._loop_generators = LoopStack(), LoopGenerators()
+        self._prompts = PromptPoint(folder, self._prompt_names, self.control.params.declared)
+        self.control.while_paused = lambda: self._prompts.reach(self._loop_stack.active[0].iterations)
         self._restore_dir = environ.get("HOPYARD_RESTORE_DIR") or None
         self._restored: CheckpointContents | None = None
         self._last_step: int | None = None  # of the newest checkpoint, here or restored
@@ -371,6 +374,7 @@ class Session:
             loop.iterations == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_INTERVAL_S
         ):
             self._report_progress(loop)
+        self._prompts.reach(self._loop_stack.active[0].iterations)
         if self._safe_points is not None and self.control.obey(
             self._safe_points,
             self._safe_points.reach(),
@@ -469,12 +473,23 @@ class Session:
                 by_log=by_log,
                 is_restarted=RESTART_COUNT_VARIABLE in self._environ,
             )
+            self._prompts.announce(self.rank())
         except OSError as error:
             warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
             return None
         if rank == 0:
             self.events.append("safe-points")
         return safe_points
+
+    def _prompt_names(self) -> dict[str, Any]:
+        """Returns what a prompt has beside the scope of the script: the bound objects, `p`, and `hop`."""
+        params = [values for values, _ in self.control.params.declared()]
+        return {
+            "hop": sys.modules[__name__.partition(".")[0]],
+            "bound": self.bound,
+            **({"p": params[0]} if params else {}),
+            **binding.bound_objects(self.bound),
+        }
 
     def _exit_for_preemption(self, safe_points: SafePoints) -> None:
         """Saves the iteration at which all processes of the gang have stopped, and ends this process."""

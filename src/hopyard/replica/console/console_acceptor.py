@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from hopyard.domain.replica import CONSOLE_SOCKET
 from hopyard.replica.console.child_exits import ChildExits
 from hopyard.replica.console.command_session import CommandSession
 from hopyard.replica.console.console_process import ConsoleProcess
+from hopyard.replica.console.prompt_session import PromptSession, WaitingPrompts
 from hopyard.replica.replica_log import log
 
 MAX_CONSOLES = 32
@@ -37,6 +38,12 @@ class ConsoleAcceptor:
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._is_closed = False
+        self._prompts = WaitingPrompts()
+
+    @property
+    def count(self) -> int:
+        """The number of open consoles."""
+        return len(self._threads)
 
     def start(self) -> None:
         """Begins to listen. Without it, the run has no consoles: a failure is logged."""
@@ -89,35 +96,41 @@ class ConsoleAcceptor:
 
     def _serve_connection(self, connection: socket.socket) -> None:
         try:
-            with connection:
-                self._serve(connection)
+            if self._serve(connection):
+                connection.close()
         except (OSError, FrameError) as error:
             log(f"a console ended: {error}")
+            connection.close()
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> bool:
+        """Returns whether the connection is done; False if a prompt has taken it."""
         connection.settimeout(_START_S)
         reader = FrameReader()
-        start = _read_start(connection, reader)
+        kind, start = _read_start(connection, reader)
+        if kind == frames.ATTACH:
+            return not self._prompts.attach(connection)
         connection.setblocking(False)
-        if start.get("kind") != "exec":
+        stop: tuple[int, Callable[[], str]] = self._stop_read, lambda: _ENDED
+        if start.get("kind") == "exec":
+            CommandSession(connection, reader, start, self._process, self._exits, *stop).run()
+        elif start.get("kind") == "repl":
+            PromptSession(connection, reader, start, self._folder, self._prompts, *stop).run()
+        else:
             answer = {"code": None, "reason": "the version of hopyard in the run has no such console"}
             connection.send(frames.json_frame(frames.EXIT, answer))
-            return
-        CommandSession(
-            connection, reader, start, self._process, self._exits, self._stop_read, lambda: _ENDED
-        ).run()
+        return True
 
 
-def _read_start(connection: socket.socket, reader: FrameReader) -> Mapping[str, Any]:
-    """Returns the fields of the first message. Nothing else may come before the answer to it."""
+def _read_start(connection: socket.socket, reader: FrameReader) -> tuple[int, Mapping[str, Any]]:
+    """Returns the kind and the fields of the first message. Later ones stay in the reader."""
     while data := connection.recv(frames.DATA_BYTES):
         for kind, payload in reader.feed(data):
-            if kind != frames.START:
+            if kind not in (frames.START, frames.ATTACH):
                 raise FrameError("the first message is not the start")
-            return frames.fields_of(payload)
+            return kind, frames.fields_of(payload)
     raise FrameError("the connection ended before its start")
 
 

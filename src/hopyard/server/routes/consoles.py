@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from hopyard.config.schemas.fields import RequestModel, full_match
@@ -24,6 +25,7 @@ _SIZE = Meta(ge=1, lt=1 << 16)
 
 class ConsoleKind(StrEnum):
     EXEC = "exec"  # a command beside the script
+    REPL = "repl"  # statements of Python in the process of the script
 
 
 class TerminalIn(RequestModel):
@@ -35,11 +37,13 @@ class TerminalIn(RequestModel):
 
 
 class OpenConsoleIn(RequestModel):
-    """command: program and arguments. rank: of the replica. terminal: of the user; without it, standard
-    output and standard error stay apart."""
+    """command: program and arguments of `exec`. rank: of the replica. terminal: of the user; without it,
+    standard output and standard error stay apart."""
 
     kind: ConsoleKind
-    command: Annotated[list[Annotated[str, Meta(max_length=MAX_WORD)]], Meta(max_length=MAX_WORDS)]
+    command: Annotated[list[Annotated[str, Meta(max_length=MAX_WORD)]], Meta(max_length=MAX_WORDS)] = (
+        msgspec.field(default_factory=list)
+    )
     rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS)] = 0
     terminal: TerminalIn | None = None
 
@@ -53,10 +57,14 @@ class OpenConsoleOut(Struct, frozen=True):
 def console_endpoints(services: Services, access: ConsoleAccess) -> Sequence[Endpoint[Any, Any]]:
     async def open_console(request: ApiRequest[Empty, OpenConsoleIn]) -> OpenConsoleOut:
         """Open a console of a live run that you submitted, or as the owner of the server: run a command
-        beside its script. The run has an event with the user and the command."""
+        beside its script, or evaluate Python in its process. The run has an event with the user and
+        the command."""
         body, caller = request.body, request.caller
         run = await services.runs.get(RunId(request.path["id"]))
-        if not body.command or not body.command[0] or any("\0" in word for word in body.command):
+        is_prompt = body.kind is ConsoleKind.REPL
+        if is_prompt:
+            body.command.clear()
+        elif not body.command or not body.command[0] or any("\0" in word for word in body.command):
             raise SpecError("command: no program is named", hints=("name one: `hop exec RUN -- ls`",))
         attempt = await access.check(run, body.rank, caller)
         terminal = body.terminal
@@ -71,7 +79,8 @@ def console_endpoints(services: Services, access: ConsoleAccess) -> Sequence[End
         text = shlex.join(body.command)
         shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
         at_rank = f" in replica {body.rank}" if run.spec.size > 1 else ""
-        sentence = f"{caller.user} ran `{shown}`{at_rank}"
+        action = "opened a Python prompt" if is_prompt else f"ran `{shown}`"
+        sentence = f"{caller.user} {action}{at_rank}"
         return OpenConsoleOut(await access.open(run, attempt, body.rank, start, sentence, caller))
 
     return [

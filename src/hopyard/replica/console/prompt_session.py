@@ -1,0 +1,193 @@
+"""Connects a user with a process of the script that evaluates a prompt at its safe points."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hopyard.domain import console_frames as frames
+from hopyard.domain.console_frames import FrameReader
+from hopyard.private_files import open_below, open_no_follow
+from hopyard.sdk.prompt_point import PROMPTS_DIR
+
+NO_SAFE_POINT = "the script has reached no safe point so far: a prompt needs a loop of hop.loop"
+_RING_INTERVAL_S = 0.5  # another user may have taken the connection that was meant for this one
+_BUFFER_BYTES = 256 * 1024
+_END_S = 5.0
+_CELL = struct.Struct("=q")
+
+
+class WaitingPrompts:
+    """The prompts that wait for a process of the script, the oldest first. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[PromptSession] = deque()
+
+    def add(self, session: PromptSession) -> None:
+        with self._lock:
+            self._waiting.append(session)
+
+    def discard(self, session: PromptSession) -> None:
+        with self._lock, suppress(ValueError):
+            self._waiting.remove(session)
+
+    def attach(self, process: socket.socket) -> bool:
+        """Gives the oldest one the connection of a process. Returns False if none waits."""
+        with self._lock:
+            if not self._waiting:
+                return False
+            self._waiting.popleft().attach(process)
+            return True
+
+
+class PromptSession:
+    """connection: of the user, non-blocking. reader: has its bytes so far. start: the fields of `START`.
+    folder: of the replica. stop: a descriptor that becomes readable when the script ends; `why_stopped` then
+    returns the reason."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        reader: FrameReader,
+        start: Mapping[str, Any],
+        folder: Path,
+        waiting: WaitingPrompts,
+        stop: int,
+        why_stopped: Callable[[], str],
+    ) -> None:
+        self._connection, self._reader, self._start = connection, reader, start
+        self._folder, self._waiting, self._stop, self._why_stopped = folder, waiting, stop, why_stopped
+        self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._process: socket.socket | None = None
+
+    def attach(self, process: socket.socket) -> None:
+        """Takes the connection of a process. Called in another thread."""
+        self._process = process
+        os.write(self._wake_write, b".")
+
+    def run(self) -> None:
+        """Returns when the user leaves, or the script ends."""
+        self._waiting.add(self)
+        try:
+            if not self._wait_for_process():
+                return
+        finally:
+            self._waiting.discard(self)
+        assert self._process is not None
+        try:
+            self._relay(self._process)
+        finally:
+            self._process.close()
+            os.close(self._wake)
+            os.close(self._wake_write)
+
+    def _wait_for_process(self) -> bool:
+        """Returns whether a process has taken the prompt."""
+        while self._process is None:
+            if not ring(self._folder):
+                self._exit(1, NO_SAFE_POINT)
+                return False
+            poller = select.poll()
+            for descriptor in (self._wake, self._stop):
+                poller.register(descriptor, select.POLLIN)
+            poller.register(self._connection, select.POLLRDHUP)
+            ready = dict(poller.poll(_RING_INTERVAL_S * 1000))
+            if self._stop in ready:
+                self._exit(None, self._why_stopped())
+                return False
+            if self._connection.fileno() in ready:
+                return False
+        return True
+
+    def _relay(self, process: socket.socket) -> None:
+        process.setblocking(False)
+        to_process = bytearray(frames.json_frame(frames.START, self._start) + self._reader.rest())
+        to_user = bytearray()
+        ends = {
+            self._connection.fileno(): (self._connection, to_process, to_user),
+            process.fileno(): (process, to_user, to_process),
+        }
+        while True:
+            poller = select.poll()
+            poller.register(self._stop, select.POLLIN)
+            for descriptor, (_, received, to_send) in ends.items():
+                events = select.POLLIN if len(received) < _BUFFER_BYTES else 0
+                poller.register(descriptor, events | (select.POLLOUT if to_send else 0) | select.POLLRDHUP)
+            ready = dict(poller.poll())
+            try:
+                for descriptor, (end, received, to_send) in ends.items():
+                    if ready.get(descriptor, 0) & select.POLLOUT:
+                        del to_send[: end.send(to_send[: frames.DATA_BYTES])]
+                    if ready.get(descriptor, 0) & ~select.POLLOUT:
+                        data = end.recv(frames.DATA_BYTES) if len(received) < _BUFFER_BYTES else b""
+                        if not data:
+                            raise ConnectionResetError
+                        received.extend(data)
+            except BlockingIOError:
+                continue
+            except OSError:
+                if self._stop not in ready:
+                    self._send(bytes(to_user))
+                    self._exit(None, "the process of the script left the prompt")
+                    return
+            if self._stop in ready:
+                self._send(bytes(to_user))
+                self._exit(None, self._why_stopped())
+                return
+
+    def _exit(self, code: int | None, reason: str) -> None:
+        self._send(frames.json_frame(frames.EXIT, {"code": code, "reason": reason}))
+
+    def _send(self, data: bytes) -> None:
+        self._connection.settimeout(_END_S)
+        with suppress(OSError):
+            self._connection.sendall(data)
+
+
+def ring(folder: Path) -> bool:
+    """Requests the first live process of the script that has safe points to take a prompt. Returns False if
+    there is none. folder: of the replica."""
+    try:
+        prompts = open_below(folder, PROMPTS_DIR, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        for name in sorted(os.listdir(prompts), key=_rank):
+            try:
+                cell = open_no_follow(name, os.O_RDWR, folder=prompts)
+            except OSError:
+                continue
+            try:
+                if _is_locked(cell):
+                    (count,) = _CELL.unpack(os.pread(cell, _CELL.size, 0).ljust(_CELL.size, b"\0"))
+                    os.pwrite(cell, _CELL.pack((count + 1) & 0x7FFFFFFF), 0)
+                    return True
+            finally:
+                os.close(cell)
+        return False
+    finally:
+        os.close(prompts)
+
+
+def _rank(name: str) -> int:
+    text = name.partition("-")[0]
+    return int(text) if text.isdecimal() else 1 << 30
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Returns whether a live process holds the lock of the file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,86 @@
+"""Where the prompts of `hop repl` are evaluated: at the safe points of this process. Standard library only.
+
+    prompts/<rank>-<pid>    one eight-byte cell, which the replica increments when a user opens a prompt. The
+                            process holds the lock of the file while it lives.
+
+A process looks for a new prompt by reading one cell of shared memory. It then connects to its replica.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from hopyard.private_files import make_folder, open_file
+from hopyard.sdk.command_file import map_cells
+
+if TYPE_CHECKING:
+    from hopyard.sdk.prompt_session import PromptSession
+
+PROMPTS_DIR = "prompts"
+_SOCKET = "console.sock"  # domain.replica.CONSOLE_SOCKET, which would be slow to import
+_CONNECT_S = 5.0
+
+
+class PromptPoint:
+    """The prompts of this process. folder: of the replica. names: returns what a prompt has beside the scope
+    of the script. params: returns the declared parameter objects, with the names that each declares."""
+
+    def __init__(
+        self,
+        folder: str,
+        names: Callable[[], Mapping[str, Any]],
+        params: Callable[[], list[tuple[Any, list[str]]]],
+    ) -> None:
+        self._folder, self._names, self._params = folder, names, params
+        self._cells: memoryview | None = None
+        self._descriptor = -1
+        self._seen, self._pid = 0, 0
+        self._sessions: list[PromptSession] = []
+
+    def announce(self, rank: int) -> None:
+        """From now on this process accepts prompts. Without it, there are none. Raises OSError."""
+        if self._pid == os.getpid():
+            return
+        self._pid, self._sessions = os.getpid(), []
+        folder = os.path.join(self._folder, PROMPTS_DIR)
+        make_folder(folder, private_parent=self._folder)
+        self._descriptor = open_file(os.path.join(folder, f"{rank}-{self._pid}"), os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        self._cells = map_cells(self._descriptor, 1)
+        self._seen = self._cells[0]
+
+    def reach(self, step: int) -> None:
+        """Evaluates the statements that wait, in the thread that calls this. step: the completed
+        iterations."""
+        cells = self._cells
+        if cells is not None and cells[0] != self._seen:
+            self._seen = cells[0]
+            if self._pid == os.getpid():
+                self._attach(step)
+        if self._sessions:
+            self._sessions = [session for session in self._sessions if session.serve(step)]
+
+    def _attach(self, step: int) -> None:
+        from hopyard.sdk.prompt_session import PromptSession
+
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sock.settimeout(_CONNECT_S)
+                sock.connect(f"/proc/self/fd/{folder}/{_SOCKET}")  # the path itself may be too long
+            finally:
+                os.close(folder)
+            session = PromptSession.accept(sock, self._names, self._params, step)
+        except (OSError, ValueError):  # the user has left meanwhile
+            session = None
+        if session is None:
+            with suppress(OSError):
+                sock.close()
+        else:
+            self._sessions.append(session)
