@@ -83,7 +83,7 @@ class Session:
         self.control = LiveControl(self.bound, self.declared, self.events.append)
         self._loop_stack, self._loop_generators = LoopStack(), LoopGenerators()
         self._prompts = PromptPoint(folder, self._prompt_names, self.control.params.declared)
-        self.control.while_paused = lambda: self._prompts.reach(self._loop_stack.active[0].iterations)
+        self.control.while_paused = lambda: self._prompts.reach(self._completed_iterations())
         self._restore_dir = environ.get("HOPYARD_RESTORE_DIR") or None
         self._restored: CheckpointContents | None = None
         self._last_step: int | None = None  # of the newest checkpoint, here or restored
@@ -374,7 +374,7 @@ class Session:
             loop.iterations == loop.total or time.monotonic() - self._progress_at >= _PROGRESS_INTERVAL_S
         ):
             self._report_progress(loop)
-        self._prompts.reach(self._loop_stack.active[0].iterations)
+        self._prompts.reach(self._completed_iterations())
         if self._safe_points is not None and self.control.obey(
             self._safe_points,
             self._safe_points.reach(),
@@ -453,6 +453,7 @@ class Session:
                 self.acts_at_log = False
                 return
         self._logged_points += 1
+        self._prompts.reach(self._logged_points if step is None else to_step(step))
         action = safe_points.reach()
         if action is not None:
             self.control.obey(
@@ -480,6 +481,11 @@ class Session:
         if rank == 0:
             self.events.append("safe-points")
         return safe_points
+
+    def _completed_iterations(self) -> int:
+        """Returns the step of the present safe point."""
+        active = self._loop_stack.active
+        return active[0].iterations if active else self._logged_points
 
     def _prompt_names(self) -> dict[str, Any]:
         """Returns what a prompt has beside the scope of the script: the bound objects, `p`, and `hop`."""

@@ -19,7 +19,7 @@ from hopyard.domain.console_frames import FrameReader
 from hopyard.private_files import open_below, open_no_follow
 from hopyard.sdk.prompt_point import PROMPTS_DIR
 
-NO_SAFE_POINT = "the script has reached no safe point so far: a prompt needs a loop of hop.loop"
+NO_SAFE_POINT = "the script has reached no safe point so far: a prompt needs hop.loop or hop.log"
 _RING_INTERVAL_S = 0.5  # another user may have taken the connection that was meant for this one
 _BUFFER_BYTES = 256 * 1024
 _END_S = 5.0
