@@ -70,7 +70,7 @@ class Client(HttpClient):
 
     def create_run_console(self, run: str, body: api.OpenConsoleIn) -> api.OpenConsoleOut:
         """Open a console of a live run that you submitted, or as the owner of the server: run a command
-        beside its script."""
+        beside its script, or evaluate Python in its process."""
         reply: api.OpenConsoleOut = self.call("POST", f"/runs/{run}/consoles", json_body=body)
         return reply
 

@@ -16,7 +16,7 @@ BudgetUnit = Literal["epochs", "steps"]
 Closeness = Literal["balanced", "near", "same", "spread"]
 CommandKind = Literal["pause", "resume", "set"]
 CommandState = Literal["applied", "pending", "refused"]
-ConsoleKind = Literal["exec"]
+ConsoleKind = Literal["exec", "repl"]
 ExitKind = Literal[
     "exit-code",
     "lost",
@@ -809,10 +809,10 @@ class OnNodeOut(TypedDict):
 
 
 class OpenConsoleIn(TypedDict):
-    """command: program and arguments. rank: of the replica. terminal: of the user; without it, standard
-    output and standard error stay apart."""
+    """command: program and arguments of `exec`. rank: of the replica. terminal: of the user; without it,
+    standard output and standard error stay apart."""
 
-    command: Sequence[str]
+    command: NotRequired[Sequence[str]]
     kind: ConsoleKind
     rank: NotRequired[int]
     terminal: NotRequired[TerminalIn | None]

@@ -11,12 +11,14 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Callable, Mapping
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hopyard.private_files import make_folder, open_file
+from hopyard.sdk.bound_objects import BoundObjects, bound_objects
 from hopyard.sdk.command_file import map_cells
+from hopyard.sdk.live_params import LiveParams
 
 if TYPE_CHECKING:
     from hopyard.sdk.prompt_session import PromptSession
@@ -27,16 +29,10 @@ _CONNECT_S = 5.0
 
 
 class PromptPoint:
-    """The prompts of this process. folder: of the replica. names: returns what a prompt has beside the scope
-    of the script. params: returns the declared parameter objects, with the names that each declares."""
+    """The prompts of this process. folder: of the replica."""
 
-    def __init__(
-        self,
-        folder: str,
-        names: Callable[[], Mapping[str, Any]],
-        params: Callable[[], list[tuple[Any, list[str]]]],
-    ) -> None:
-        self._folder, self._names, self._params = folder, names, params
+    def __init__(self, folder: str, bound: BoundObjects, params: LiveParams) -> None:
+        self._folder, self._bound, self._params = folder, bound, params
         self._cells: memoryview | None = None
         self._descriptor = -1
         self._seen, self._pid = 0, 0
@@ -76,7 +72,7 @@ class PromptPoint:
                 sock.connect(f"/proc/self/fd/{folder}/{_SOCKET}")  # the path itself may be too long
             finally:
                 os.close(folder)
-            session = PromptSession.accept(sock, self._names, self._params, step)
+            session = PromptSession.accept(sock, self._names, self._params.declared, step)
         except (OSError, ValueError):  # the user has left meanwhile
             session = None
         if session is None:
@@ -84,3 +80,13 @@ class PromptPoint:
                 sock.close()
         else:
             self._sessions.append(session)
+
+    def _names(self) -> dict[str, Any]:
+        """Returns what a prompt has beside the scope of the script: the bound objects, `p`, and `hop`."""
+        params = [values for values, _ in self._params.declared()]
+        return {
+            "hop": sys.modules[__name__.partition(".")[0]],
+            "bound": self._bound,
+            **({"p": params[0]} if params else {}),
+            **bound_objects(self._bound),
+        }

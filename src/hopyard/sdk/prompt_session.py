@@ -24,7 +24,8 @@ _MAX_NAMES = 500
 
 
 class PromptSession:
-    """connection: to the replica. names, params: as of `PromptPoint`."""
+    """connection: to the replica. names: returns what it has beside the scope of the script.
+    params: returns the declared parameter objects, with the names that each declares."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class Session:
         self._overrides_checked = False
         self.control = LiveControl(self.bound, self.declared, self.events.append)
         self._loop_stack, self._loop_generators = LoopStack(), LoopGenerators()
-        self._prompts = PromptPoint(folder, self._prompt_names, self.control.params.declared)
+        self._prompts = PromptPoint(folder, self.bound, self.control.params)
         self.control.while_paused = lambda: self._prompts.reach(self._completed_iterations())
         self._restore_dir = environ.get("HOPYARD_RESTORE_DIR") or None
         self._restored: CheckpointContents | None = None
@@ -486,16 +486,6 @@ class Session:
         """Returns the step of the present safe point."""
         active = self._loop_stack.active
         return active[0].iterations if active else self._logged_points
-
-    def _prompt_names(self) -> dict[str, Any]:
-        """Returns what a prompt has beside the scope of the script: the bound objects, `p`, and `hop`."""
-        params = [values for values, _ in self.control.params.declared()]
-        return {
-            "hop": sys.modules[__name__.partition(".")[0]],
-            "bound": self.bound,
-            **({"p": params[0]} if params else {}),
-            **binding.bound_objects(self.bound),
-        }
 
     def _exit_for_preemption(self, safe_points: SafePoints) -> None:
         """Saves the iteration at which all processes of the gang have stopped, and ends this process."""
