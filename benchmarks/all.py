@@ -23,6 +23,7 @@ NAMES = (
     "throughput",
     "submissions",
     "log_calls",
+    "live_control",
     "datasets",
     "store",
     "placements",

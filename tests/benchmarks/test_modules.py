@@ -17,6 +17,7 @@ SMALL = {
     "throughput": ["--runs", "3"],
     "submissions": ["--runs", "50", "--connections", "4"],
     "log_calls": ["--calls", "200", "--points", "300", "--history", "100"],
+    "live_control": ["--points", "1000"],
     "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
     "store": ["--waiting", "180", "--running", "30", "--nodes", "40", "--turns", "2"],
     "placements": ["--nodes", "20,30", "--count", "20", "--shapes", "10"],
@@ -31,6 +32,10 @@ FOUND = {
     "throughput": {"runs"},
     "submissions": {"durable", "sqlite_single", "sqlite_batched", "fsync", "over_sqlite_single"},
     "log_calls": {"one_metric", "three_metrics", "durable", "logging", "read_back", "read_again"},
+    "live_control": {
+        *("safe_point", "bare_call", "over_bare_call"),
+        *("set_later", "set_spread", "pause_later", "pause_spread"),
+    },
     "datasets": {f"{what}_{name}" for what in ("push", "pull", "repush", "cp") for name in ("many", "large")},
     "store": {
         *(
