@@ -65,7 +65,7 @@ class LiveRun:
     metrics that were rolled back. earlier: the metrics of attempts after which the script started without a
     checkpoint of Hopyard; those before the first step of this attempt remain. restarts: as in
     `VisibleStreams`, when this state was built. is_outdated: another restart was reported since then, so the
-    state must be built from the streams again. evaluated: the run whose checkpoints this one evaluates; it
+    state must be built from the streams again. evaluated: the run that this one evaluates; it
     gets the same metrics. evaluations: the latest metrics of the runs that evaluate this one.
     """
 
