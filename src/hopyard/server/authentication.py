@@ -159,7 +159,7 @@ class TokenAuthenticator:
             )
 
     async def may_read_evaluated(self, caller: Caller, run: str) -> bool:
-        """Returns whether the caller is a run that evaluates this run, so that it may read the checkpoints."""
+        """Returns whether the caller is a run that evaluates this run, and may read its checkpoints."""
         return (
             caller.run is not None
             and self._is_evaluated_by is not None
