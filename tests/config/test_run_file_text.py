@@ -134,6 +134,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         ),
         outputs=tuple(draw(st.lists(st.sampled_from(["*.pt", "!tmp"]), max_size=2, unique=True))),
         metric_lines=tuple(draw(st.sampled_from([[], ["step {step}: loss {loss}"]]))),
+        resume_arguments=tuple(draw(st.sampled_from([[], ["--resume {checkpoint}", "-p a=b"]]))),
         ports=draw(st.sampled_from([{}, {"80": 80}, {"web": 80, "81": 81}])),
         on_end=draw(
             st.sampled_from([(), (NotifyTarget("lab"), NotifyTarget("a@b.org", (NotifyOn.FAILED,)))])
@@ -170,6 +171,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         requirements=tmp_path / "r.txt", interpreter=sys.executable, secrets=("S",), max_output_bytes=MIB,
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
+        resume_arguments=("--resume {checkpoint}",),
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))

@@ -22,10 +22,12 @@ from hopyard.domain.run import DatasetRef, Environment
 from hopyard.errors import ServerUnavailable, SpecError
 from hopyard.replica import gang_folder, run_folder
 from hopyard.replica.gang_folder import GangFolder
+from hopyard.replica.metric_history import MetricHistory
 from hopyard.replica.mount_namespace import IsolationMode
 from hopyard.replica.process_env import process_env
 from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
 from hopyard.replica.run_folder import RunFolder
+from hopyard.replica.script_checkpoints import ScriptCheckpoints
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
 from tests.replica.test_code_data_outputs import with_replica_changes
@@ -43,6 +45,7 @@ os.makedirs("ckpt", exist_ok=True)
 (run / "deep" / f"{attempt}.txt").write_text("x" * attempt)
 pathlib.Path("ckpt/state.json").write_text(json.dumps(attempt))
 pathlib.Path("best-1.bin").write_text("best")
+os.utime("best-1.bin", (0, 0))  # written long before the kill
 pathlib.Path("other.txt").write_text("other")
 if not os.path.islink("ckpt/last"):
     os.symlink(os.path.abspath("ckpt/state.json"), "ckpt/last")
@@ -133,7 +136,9 @@ def _open_run_folder(root: Path, server: UnreliableServer, rank: int, notes: lis
         replace(make_launch("c.json"), rank=rank),
         NodeContext("n", str(root), "", 0, local_rank=rank, local_world_size=2),
     )
-    return RunFolder(GangFolder(root, spec), None, server, lambda: False, notes.append, list)  # type: ignore[arg-type]
+    history = MetricHistory(ReplicaDir(root / str(rank)))
+    checkpoints = ScriptCheckpoints(spec.launch, server, history)  # type: ignore[arg-type]
+    return RunFolder(GangFolder(root, spec), None, server, lambda: False, notes.append, list, checkpoints)  # type: ignore[arg-type]
 
 
 def test_file_that_cannot_be_read_keeps_no_other_file_out(
@@ -150,7 +155,7 @@ def test_file_that_cannot_be_read_keeps_no_other_file_out(
     folder.create()
     for name in ("a.bin", "odd.bin", "y.bin", "z.bin"):
         (tmp_path / "run" / name).write_text(name)
-    assert folder.finish(is_killed=False) == ""
+    assert folder.finish(is_failed=False) == ""
     assert server.trees == [["run/a.bin", "run/y.bin", "run/z.bin"]]
     assert notes == ["`odd.bin` of the run folder is not kept: odd.bin: changed while it was read"]
 
@@ -164,7 +169,7 @@ def test_files_with_odd_paths_are_named_at_the_end(tmp_path: Path, monkeypatch: 
         path = Path(os.fsdecode(bytes(folder.gang.run) + b"/" + name))
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x")
-    assert folder.finish(is_killed=False) == ""
+    assert folder.finish(is_failed=False) == ""
     assert server.trees == [["run/a.bin"]]
     (note,) = notes
     assert note.startswith(
@@ -179,12 +184,12 @@ def test_files_are_kept_although_the_server_was_away(tmp_path: Path, monkeypatch
     first.create()
     (tmp_path / "run" / "best.json").write_text("[1]")
     server.failures = 1
-    assert first.finish(is_killed=False) == ""
+    assert first.finish(is_failed=False) == ""
     assert server.trees == [["run/best.json"]]
     (tmp_path / "run" / "best.json").write_text("[1,")  # torn: the stored version stays
     (tmp_path / "run" / "log.txt").write_text("x")
     last.load_record()
-    assert last.finish(is_killed=True) == ""
+    assert last.finish(is_failed=True) == ""
     assert server.trees[1:] == [["run/best.json", "run/log.txt"]]
 
 

@@ -112,3 +112,47 @@ def test_own_checkpoints_survive_kill_and_resume(served_home: Path, tmp_path: Pa
     assert (shell.folder / "got/run-dir/newest.txt").read_text() == "5"
     refused = shell.hop("resume", "last")
     assert refused.code != 0 and "has succeeded" in refused.stderr_text and " --files " in refused.stderr_text
+
+
+# the configurator of nanoGPT in short: options with `=`, and a checkpoint that is overwritten in place
+OVERWRITING = """
+import os, pathlib, signal, sys
+init_from, resume, out = "scratch", "", pathlib.Path("out")
+for word in sys.argv[1:]:
+    name, _, value = word.removeprefix("--").partition("=")
+    if name == "init_from": init_from = value
+    if name == "resume": resume = value
+file = out / "weights-of-all"
+epoch = int(file.read_text().split()[0]) + 1 if init_from == "resume" else 0
+print("begins at", epoch, init_from, bool(resume) and os.path.samefile(resume, file), flush=True)
+out.mkdir(exist_ok=True)
+if epoch == 0:
+    file.write_text("1 of two words")
+    os.utime(file, (1e9, 1e9))
+    os.kill(os.getpid(), signal.SIGKILL)
+file.write_text(f"{epoch} of two words")
+print("done", flush=True)
+"""
+
+
+def test_resume_arguments_are_given_with_a_checkpoint_only(served_home: Path, tmp_path: Path) -> None:
+    shell = shell_in(tmp_path / "overwriting", served_home)
+    shell.write("train.py", OVERWRITING)
+    shell.write(
+        "hop.yaml",
+        "checkpoints: out\nresume_args: ['--resume={checkpoint}', --init_from=resume]\n"
+        "roles: [{command: python -u train.py}]\n",
+    )
+    killed = shell.hop("run", "hop.yaml")
+    assert killed.code != 0 and killed.text == "begins at 0 scratch False\n", killed.stderr_text
+    (saved,) = shell.hop("checkpoint", "ls", "last", "--json").json
+    assert (saved["path"], saved["step"]) == ("work/out/weights-of-all", 1)
+    assert "out/weights-of-all" in shell.hop("checkpoint", "ls", "last").text
+    resumed = shell.hop("resume", "last")
+    assert (resumed.code, resumed.text) == (0, "begins at 2 resume True\ndone\n"), resumed.stderr_text
+    info = shell.hop("info", "last").text
+    assert "--resume={checkpoint}" in info, info
+    assert "the checkpoint is out/weights-of-all" in info, info
+    (saved,) = shell.hop("checkpoint", "ls", "last", "--json").json
+    forked = shell.hop("fork", f"last@{saved['step']}")
+    assert (forked.code, forked.text) == (0, "begins at 3 resume True\ndone\n"), forked.stderr_text

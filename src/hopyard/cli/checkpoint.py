@@ -121,7 +121,9 @@ def _format_rows(checkpoints: list[api.CheckpointOut]) -> list[str]:
                 format_clock(saved["created_at"]),
                 format_bytes(saved["size_bytes"]),
                 " ".join(mark for mark, is_set in marks.items() if is_set),
+                escape(saved.get("path", "").partition("/")[2]),
                 "  ".join(f"{escape(k)} {format_number(v)}" for k, v in (saved.get("metrics") or {}).items()),
             ]
         )
-    return console.format_table(["STEP", "ATTEMPT", "SAVED", "SIZE", "", "METRICS"], rows, right=(0, 1, 3))
+    names = ["STEP", "ATTEMPT", "SAVED", "SIZE", "", "FILE", "METRICS"]
+    return console.format_table(names, rows, right=(0, 1, 3))

@@ -137,6 +137,7 @@ def info_lines(
     if ports := spec.get("ports"):
         yield "ports", ", ".join(str(n) if name == str(n) else f"{name}={n}" for name, n in ports.items())
     yield from _labelled_lines("notifies", [_target_text(target) for target in spec.get("on_end", ())])
+    yield from _labelled_lines("resume with", list(spec.get("resume_arguments", ())))
     yield from _labelled_lines("outputs", [", ".join(spec["outputs"])] if spec.get("outputs") else [])
     if spec.get("forked_from"):
         yield (

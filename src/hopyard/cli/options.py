@@ -184,6 +184,16 @@ on_end_option = click.option(
         "server (repeatable). failed=TARGET: only of a failure."
     ),
 )
+resume_argument_option = click.option(
+    "--resume-arg",
+    "resume_arguments",
+    multiple=True,
+    metavar="TEXT",
+    help=(
+        "Arguments of attempts that begin with a checkpoint of the script: '--resume {checkpoint}', with "
+        "its path; or '-p NAME=VALUE' (repeatable)."
+    ),
+)
 preempt_option = click.option(
     "--no-preempt",
     "preemptible",

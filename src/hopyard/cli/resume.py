@@ -59,6 +59,7 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
 
     from hopyard.api_client.local_server import connect
     from hopyard.cli.attach import attach_to_run
+    from hopyard.client.checkpoint_lookup import is_resumable
     from hopyard.domain.ids import new_run_id
 
     client = connect()
@@ -73,7 +74,7 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
     if source["spec"].get("study") is None:
         source = wait_until_stopped(client, source, console.print_message)
     _check_resumable(source)
-    saved = [save for save in client.iterate_run_checkpoints(source["id"]) if not save.get("damaged")]
+    saved = [save for save in client.iterate_run_checkpoints(source["id"]) if is_resumable(save)]
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     changes["checkpoint"] = "newest" if saved else None
     changes["files"] = source["run_folder"] is not None
@@ -88,10 +89,10 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
         if origins
         else f"note: {source['name']} has saved nothing: {run['name']} starts from the beginning"
     )
-    if changes["files"] and not saved:
+    if changes["files"] and not saved and not source["spec"].get("resume_arguments"):
         console.print_message(
-            f"hint: a script that continues by an option gets it by `hop fork {source['name']} --files -p "
-            f"OPTION=VALUE`; `hop files {source['name']}` lists its files"
+            "hint: a script that continues by an option gets it by `hop run --resume-arg …`, or by `hop "
+            f"fork {source['name']} --files -p OPTION=VALUE`; `hop files {source['name']}` lists its files"
         )
     return attach_to_run(client, run, detach=detach, as_json=as_json)
 

@@ -34,6 +34,7 @@ from hopyard.cli.options import (
     python_option,
     queue_option,
     requirements_option,
+    resume_argument_option,
     run_cpus_option,
     run_gpus_option,
     run_memory_option,
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
 @processes_option
 @private_folders_option
 @checkpoints_option
+@resume_argument_option
 @topology_option
 @pool_option
 @where_option

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
+from hopyard.client.checkpoint_lookup import is_resumable
 from hopyard.client.download import download_tree
 from hopyard.domain.metric_values import decode_value
 from hopyard.domain.study import Goal
@@ -60,7 +61,7 @@ def _find_checkpoint(client: Client, view: StudyView, trial: TrialView) -> api.C
         checkpoint
         for run in trial.runs
         for checkpoint in client.iterate_run_checkpoints(run)
-        if not checkpoint.get("damaged")
+        if is_resumable(checkpoint)
     ]
     if not found:
         raise NotFound(

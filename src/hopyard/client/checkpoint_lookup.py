@@ -39,6 +39,11 @@ def parse_choice(text: str | None, *, what: str) -> CheckpointChoice:
     return int(text)
 
 
+def is_resumable(checkpoint: api.CheckpointOut) -> bool:
+    """Returns whether an attempt can start from it: it is undamaged, and not one of the script itself."""
+    return not checkpoint.get("damaged") and not checkpoint.get("path")
+
+
 def find_checkpoint(
     client: Client, run: api.RunOut, choice: CheckpointChoice, *, what: str
 ) -> api.CheckpointOut:

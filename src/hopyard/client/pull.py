@@ -110,7 +110,8 @@ def _find_checkpoint(
     the errors of `find_checkpoint`."""
     if step is not None and step != NEWEST:
         return find_checkpoint(client, run, step, what="--step")
-    listed = {checkpoint["step"]: checkpoint for checkpoint in client.iterate_run_checkpoints(run["id"])}
+    saved = [each for each in client.iterate_run_checkpoints(run["id"]) if not each.get("path")]
+    listed = {checkpoint["step"]: checkpoint for checkpoint in saved}
     undamaged = {at: checkpoint for at, checkpoint in listed.items() if not checkpoint.get("damaged")}
     if listed and (not undamaged or max(listed) > max(undamaged)):
         notify(

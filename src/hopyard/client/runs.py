@@ -195,6 +195,7 @@ def submit(
     launcher: str | None = None,
     processes: int | None = None,
     checkpoints: str | Sequence[str] = (),
+    resume_args: str | Sequence[str] = (),
     ports: Sequence[int | str] = (),
     on_end: str | Sequence[str] = (),
     queue: str | None = None,
@@ -211,7 +212,7 @@ def submit(
     what: a script (`"train.py"`), a command in PATH, or a `hop.yaml`. arguments: of the script or command.
     folder: the code that travels with the run; by default the current folder. The other parameters have the
     names and the forms of the options of `hop run`; `time_limit` is `--time`, in seconds or as `"2h"`, and
-    `start_from` is `--from`.
+    `start_from` is `--from`, and `resume_args` is `--resume-arg`.
     Raises SpecError for the errors of `hop run`, before anything is submitted.
     """
     here = Path(folder or Path.cwd()).resolve()
@@ -234,6 +235,7 @@ def submit(
         "checkpoint_files": (checkpoints,) if isinstance(checkpoints, str) else tuple(checkpoints),
         "ports": tuple(map(str, ports)),
         "on_end": (on_end,) if isinstance(on_end, str) else tuple(on_end),
+        "resume_arguments": (resume_args,) if isinstance(resume_args, str) else tuple(resume_args),
         "queue": queue,
         "priority": priority,
         "time": _option_text(time_limit),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
-from hopyard.client.checkpoint_lookup import find_checkpoint
+from hopyard.client.checkpoint_lookup import find_checkpoint, is_resumable
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import NotFound, SpecError
 
@@ -30,9 +30,7 @@ def find_start_checkpoint(client: Client, reference: str) -> api.ResumeIn:
             f"--from: {run['name']} is a study: its checkpoints hold the states of its trials",
             hints=("name the run of one trial: `hop search show STUDY` lists them",),
         )
-    checkpoints = [
-        checkpoint for checkpoint in client.iterate_run_checkpoints(run["id"]) if not checkpoint["damaged"]
-    ]
+    checkpoints = list(filter(is_resumable, client.iterate_run_checkpoints(run["id"])))
     if choice == "best":
         checkpoints = [find_checkpoint(client, run, "best", what="--from")]
     found = [each for each in checkpoints if choice in ("", "newest", "best", str(each["step"]))]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
+from hopyard.client.checkpoint_lookup import is_resumable
 from hopyard.client.default_searcher import with_default_searcher
 from hopyard.client.feedback import print_notice
 from hopyard.client.local_searcher import build_searcher
@@ -261,7 +262,7 @@ class Study:
         checkpoints = [
             checkpoint
             for checkpoint in self._client.iterate_run_checkpoints(self.id)
-            if not checkpoint.get("damaged")
+            if is_resumable(checkpoint)
         ]
         if not checkpoints:
             raise NotFound(f"{self.name} has saved no state yet")

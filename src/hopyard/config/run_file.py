@@ -71,6 +71,7 @@ from hopyard.domain.notification import (
     parse_events,
     parse_target,
 )
+from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run_port import MAX_PORT_NUMBER, parse_ports
 
 RUN_KEYS = (
@@ -96,6 +97,7 @@ RUN_KEYS = (
     "metric_lines",
     "ports",
     "on_end",
+    "resume_args",
 )
 TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "roles")
 
@@ -133,6 +135,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         metric_lines=_read_metric_lines(top),
         ports=_read_ports(top),
         on_end=_read_targets(top),
+        resume_arguments=_read_resume_arguments(top),
         requirements=_read_requirements(top, base),
         python="" if "/" in top.text("python") else top.text("python"),
         interpreter=_read_interpreter(top, base),
@@ -239,6 +242,21 @@ def _read_ports(top: YamlSection) -> dict[str, int]:
         return {name: section.integer(name, 0, low=1, high=MAX_PORT_NUMBER) for name in section.values}
     texts = [str(text) for _, text in top.items("ports")]
     return top.parsed("ports", partial(parse_ports, texts, what="ports"))
+
+
+def _read_resume_arguments(top: YamlSection) -> tuple[str, ...]:
+    value = top.values.get("resume_args")
+    texts = [("resume_args", value)] if isinstance(value, str) else []
+    texts = texts or [(f"resume_args.{i}", text) for i, text in top.items("resume_args")]
+    for key, text in texts:
+        if not isinstance(text, str) or not text:
+            raise top.error(
+                key,
+                f"{format_given(text)} is not a text",
+                "for example `resume_args: --resume {checkpoint}`",
+            )
+        top.parsed(key, partial(check_resume_arguments, (text,), what=key))
+    return tuple(text for _, text in texts)
 
 
 def _read_outputs(top: YamlSection) -> tuple[str, ...]:

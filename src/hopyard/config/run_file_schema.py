@@ -265,6 +265,12 @@ _PROPERTIES: dict[str, Schema] = {
             "additionalProperties": False,
         },
     },
+    "resume_args": {
+        "description": "Arguments of attempts that begin with a checkpoint: --resume {checkpoint}.",
+        "type": ["string", "array", "null"],
+        "minLength": 1,
+        "items": _PATTERN,
+    },
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
     "launcher": _LAUNCHER,
     "roles": {

@@ -41,6 +41,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "ports": _port_values(request.ports),
         "launcher": _common_launcher(request.roles),
         "on_end": [_target_value(target) for target in request.on_end],
+        "resume_args": list(request.resume_arguments),
         "roles": [_role_values(role, _common_launcher(request.roles)) for role in request.roles],
     }
     return _without_defaults(values)

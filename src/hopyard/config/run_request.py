@@ -31,6 +31,7 @@ from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.notification import NotifyTarget, check_targets, parse_target
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
+from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run_port import parse_ports
 from hopyard.errors import SpecError
 
@@ -142,6 +143,7 @@ class RunRequest:
     reads: tuple[str, ...] = ()
     on_end: tuple[NotifyTarget, ...] = ()
     evaluation: Mapping[str, Any] | None = None
+    resume_arguments: tuple[str, ...] = ()
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -174,6 +176,7 @@ class RunRequest:
             **({"reads": list(self.reads)} if self.reads else {}),
             **({"on_end": [asdict(target) for target in self.on_end]} if self.on_end else {}),
             **({} if self.evaluation is None else {"evaluation": dict(self.evaluation)}),
+            **({"resume_arguments": list(self.resume_arguments)} if self.resume_arguments else {}),
         }
 
 
@@ -350,7 +353,9 @@ def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --outputs, --metric-line,
-    --port, --on-end, --no-preempt and --topology as fields of a RunRequest. Raises SpecError."""
+    --port, --on-end, --resume-arg, --no-preempt and --topology as fields of a RunRequest.
+
+    Raises SpecError."""
     fields: dict[str, Any] = {}
     if options.get("queue") is not None:
         fields["queue"] = check_name(options["queue"], subject="--queue")
@@ -369,6 +374,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["ports"] = parse_ports(options["ports"])
     if options.get("on_end"):
         fields["on_end"] = check_targets([parse_target(text) for text in options["on_end"]], what="--on-end")
+    if options.get("resume_arguments"):
+        fields["resume_arguments"] = check_resume_arguments(options["resume_arguments"])
     if options.get("preemptible") is not None:
         fields["preemptible"] = options["preemptible"]
     if options.get("topology") is not None:

@@ -15,6 +15,7 @@ _RUN_KEYS = {
     "max_output_bytes": "max_output",
     "max_metrics_bytes": "max_metrics",
     "checkpoint_files": "checkpoints",
+    "resume_arguments": "resume_args",
 }
 _ROLE_KEYS = {"min_replicas": "replicas"}
 _RESOURCE_KEYS = {

@@ -39,21 +39,26 @@ def expired_steps(
 async def delete_expired_checkpoints(
     runs: RunStore, datasets: DatasetStore, run: Run, *, retained_count: int
 ) -> int:
-    """Deletes a run's expired checkpoints. Returns the number of deleted steps."""
+    """Deletes a run's expired checkpoints, those of the script itself apart from the others. Returns the
+    number of deleted steps."""
     if retained_count <= 0:
         return 0
-    checkpoints = await runs.checkpoints(run.id)
-    if len(checkpoints) <= retained_count:
-        return 0
-    steps = expired_steps(
-        checkpoints,
-        await runs.attempts(run.id),
-        retained_count=retained_count,
-        datasets=await run_datasets(datasets, run),
-    )
-    if steps:
-        await runs.delete_checkpoints(run.id, steps)
-    return len(steps)
+    all_checkpoints = await runs.checkpoints(run.id, own=True)
+    deleted = 0
+    for own in (False, True):
+        checkpoints = [checkpoint for checkpoint in all_checkpoints if bool(checkpoint.path) is own]
+        if len(checkpoints) <= retained_count:
+            continue
+        steps = expired_steps(
+            checkpoints,
+            [] if own else await runs.attempts(run.id),
+            retained_count=retained_count,
+            datasets=await run_datasets(datasets, run),
+        )
+        if steps:
+            await runs.delete_checkpoints(run.id, steps, own=own)
+        deleted += len(steps)
+    return deleted
 
 
 async def run_datasets(datasets: DatasetStore, run: Run) -> list[Dataset]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 from hopyard.domain.command import params_after
 from hopyard.domain.gang import Gang, Placement
@@ -15,6 +16,8 @@ from hopyard.domain.study import Parallel
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.run_store import RunStore
+
+_MAX_OWN_CHECKPOINTS = 100  # of a launch
 
 
 class LaunchBuilder:
@@ -56,6 +59,7 @@ class LaunchBuilder:
         restore, values = await self._find_restore(run), await self._secret_values(run)
         spec, token = run.spec, self._sign_token(attempt)
         params = await self._current_params(run, attempt)
+        own_checkpoints = await self._own_checkpoints(run)
         param_format = without_added_options(spec.param_format, params.keys() - spec.params.keys())
         has_secret = spec.study is not None or any(role.launcher is Launcher.MPI for role in spec.roles)
         secret = self._gang_secret(attempt) if has_secret else ""
@@ -90,6 +94,8 @@ class LaunchBuilder:
                         metric_lines=spec.metric_lines,
                         ports=spec.ports,
                         evaluation=spec.evaluation,
+                        resume_arguments=spec.resume_arguments,
+                        own_checkpoints=own_checkpoints,
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,
@@ -114,6 +120,19 @@ class LaunchBuilder:
         if self._commands is None or split_attempt(attempt)[1] == 1:
             return run.spec.params
         return params_after(run.spec.params, await self._commands.commands(run.id))
+
+    async def _own_checkpoints(self, run: Run) -> tuple[str, ...]:
+        """Returns where the script has saved its checkpoints, the newest first, for the arguments of a
+        resumed attempt. A run without any has those of the run that it continues."""
+        if not run.spec.resume_arguments:
+            return ()
+        for source in (run.id, *run.spec.continued_runs[-1:]):
+            with suppress(NotFound):  # the continued run was removed
+                saved = [saved for saved in await self._runs.checkpoints(source, own=True) if saved.path]
+                if saved:
+                    newest_first = dict.fromkeys(checkpoint.path for checkpoint in reversed(saved))
+                    return tuple(newest_first)[:_MAX_OWN_CHECKPOINTS]
+        return ()
 
     async def _secret_values(self, run: Run) -> Mapping[str, str]:
         """Raises NotFound when a secret that the run names was removed."""

@@ -8,6 +8,8 @@ from datetime import datetime
 
 from hopyard.domain.ids import AttemptId, Digest, RunId
 
+OWN_PARTS = ("run", "work")  # of a stored run folder: $HOPYARD_RUN_DIR, and files of the working folder
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -17,7 +19,8 @@ class Checkpoint:
     after it. kept: exempt from clean-up (best of a leaderboard, or requested). damaged: it cannot be read,
     and is not used. best_by: the metric by which the script chooses the best checkpoint: "max:val_acc" as
     requested, "val_acc" as derived from its results, "" for none. best: it has the best value of the run; set
-    in listings only.
+    in listings only. path: where the script saved it itself, below `run/` or `work/`; "" for a checkpoint of
+    Hopyard. The next attempt does not load it: the script finds it at the same path.
     """
 
     run: RunId
@@ -33,3 +36,4 @@ class Checkpoint:
     damaged: bool = False
     best_by: str = ""
     best: bool = False
+    path: str = ""

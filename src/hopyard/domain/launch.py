@@ -52,6 +52,9 @@ class ReplicaLaunch:
     metric_lines: tuple[str, ...] = ()  # the same
     ports: Mapping[str, int] = field(default_factory=dict)  # the same
     evaluation: Evaluation | None = None  # the same
+    resume_arguments: tuple[str, ...] = ()  # the same
+    # newest first: where its script has saved checkpoints, below `run/` or `work/`; see `resume_arguments`
+    own_checkpoints: tuple[str, ...] = ()
     restore: RestorePoint | None = None
     essential: bool = True  # as of `domain.gang.Role`
     restart: RestartPolicy = NO_RESTART  # as of `domain.run.RoleSpec`

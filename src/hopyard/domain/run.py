@@ -227,6 +227,7 @@ class RunSpec:
     reads: tuple[RunId, ...] = ()  # other runs of which it may read data: TensorBoard shows them
     on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
     evaluation: Evaluation | None = None  # the checkpoints that it evaluates
+    resume_arguments: tuple[str, ...] = ()  # see `domain.resume_arguments`
 
     @property
     def size(self) -> int:
@@ -371,6 +372,7 @@ class RunEventKind(StrEnum):
     DAMAGED = "damaged"  # one of its checkpoints cannot be read
     TIME_LIMIT = "time-limit"  # its time limit is near
     UNREAD_PARAMS = "unread-params"  # given parameters that nothing read
+    RESUMED = "resumed"  # the script was started with a checkpoint of its own
     MEDIA = "media"  # values of TensorBoard that are no numbers
     STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name

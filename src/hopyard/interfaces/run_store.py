@@ -216,11 +216,15 @@ class RunStore(Protocol):
         submission."""
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
-        """Adds a checkpoint. Idempotent on (run, attempt, rank, step). A late checkpoint of an earlier
-        attempt is sorted before those of later attempts."""
+        """Adds a checkpoint. Idempotent on (run, attempt, rank, step, path). A late checkpoint of an earlier
+        attempt is sorted before those of later attempts. With a path, another manifest replaces the
+        earlier one."""
 
-    async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
-        """Returns the usable checkpoints; with `damaged` also those found damaged.
+    async def checkpoints(
+        self, run: RunId, /, *, damaged: bool = False, own: bool = False
+    ) -> Sequence[Checkpoint]:
+        """Returns the usable checkpoints; with `damaged` also those found damaged, with `own` also those
+        that the script saved itself.
 
         Sorted by the number of their attempt; those of one attempt in the order in which they were saved.
         """
@@ -236,7 +240,11 @@ class RunStore(Protocol):
         False if no usable one existed. Raises NotFound."""
         ...
 
-    async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None: ...
+    async def delete_checkpoints(
+        self, run: RunId, steps: Sequence[int], /, *, own: bool | None = None
+    ) -> None:
+        """own: only those that the script saved itself, or only the others; None both."""
+
     async def record_synced(self, run: RunId, at: datetime, /) -> None:
         """Records that another part of an offline run arrived. Ignores a run that has ended."""
         ...

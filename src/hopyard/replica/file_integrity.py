@@ -9,28 +9,50 @@ from pathlib import Path
 
 _MAX_JSON_BYTES = 16 * 1024 * 1024
 _MAX_HEADER_BYTES = 100 * 1024 * 1024
+_HDF_SUFFIXES = (".h5", ".hdf5")
+_HDF_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZIP_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".npz", ".zip", ".keras")
 
 
-def is_torn(path: Path) -> bool:
-    """Returns whether the file is certainly incomplete: empty or cut off. False for an unknown format."""
+def has_end(path: Path) -> bool | None:
+    """Returns whether the file is complete; None for a format that does not show its end."""
     suffix = path.suffix.lower()
     try:
         size = path.stat().st_size
         if suffix == ".json":
-            return size <= _MAX_JSON_BYTES and not _is_json(path)
+            return None if size > _MAX_JSON_BYTES else _is_json(path)
         if suffix == ".safetensors":
-            return not _has_all_tensors(path, size)
+            return _has_all_tensors(path, size)
         if suffix in _ZIP_SUFFIXES:
-            return size == 0 or (_begins_as_zip(path) and not zipfile.is_zipfile(path))
-        return suffix in (".pkl", ".pickle") and not _ends_as_pickle(path, size)
+            if size == 0:
+                return False
+            return zipfile.is_zipfile(path) if _begins_as_zip(path) else None
+        if suffix in _HDF_SUFFIXES:
+            return _has_hdf_end(path, size)
+        return _ends_as_pickle(path, size) if suffix in (".pkl", ".pickle") else None
     except OSError:
-        return True
+        return False
+
+
+def _has_hdf_end(path: Path, size: int) -> bool | None:
+    """HDF5 has the address of its end in the superblock (HDF5 File Format Specification 3.0, section II.A).
+    None for another format."""
+    with path.open("rb") as file:
+        data = file.read(64)
+    if not data.startswith(_HDF_SIGNATURE):
+        return False if _HDF_SIGNATURE.startswith(data) else None
+    if len(data) < 64:
+        return False
+    version = data[8]
+    address_bytes = data[13] if version < 2 else data[9]
+    # behind versions, sizes and flags: base address, (free space or extension), end
+    start = {0: 24, 1: 28}.get(version, 12) + 2 * address_bytes
+    return size == int.from_bytes(data[start : start + address_bytes], "little")
 
 
 def _begins_as_zip(path: Path) -> bool:
     with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
+        return b"PK\x03\x04".startswith(file.read(4))
 
 
 def _is_json(path: Path) -> bool:

@@ -17,7 +17,6 @@ from hopyard.datasets.output_files import scan_stamps
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder, exit_after_replica_death
 from hopyard.domain.run import RunEventKind
-from hopyard.domain.run_environment import run_variables, visible_variables
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.study import CONTINUE_EXIT_CODE
 from hopyard.errors import HopyardError
@@ -34,17 +33,20 @@ from hopyard.replica.gpu_memory import gpu_memory_checks
 from hopyard.replica.hosts_file import mount_hosts_file
 from hopyard.replica.launchers.launch_command import launch_command
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
+from hopyard.replica.metric_history import MetricHistory
 from hopyard.replica.orphan_killer import OrphanKiller
 from hopyard.replica.output_metrics import append_missing_points
-from hopyard.replica.output_recorder import OutputRecorder
+from hopyard.replica.output_recorder import OutputRecorder, dropped_output
 from hopyard.replica.output_uploads import OutputUploader
 from hopyard.replica.prepare import RunPreparation, home_view
-from hopyard.replica.process_env import process_env
+from hopyard.replica.process_env import process_env, record_machine_env
 from hopyard.replica.process_restarts import ProcessRestarts
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.resource_limits import MemoryLimit, ReplicaCgroups
+from hopyard.replica.resume_command import with_resume_arguments
 from hopyard.replica.run_folder import RunFolder
+from hopyard.replica.script_checkpoints import ScriptCheckpoints
 from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.stream_shipper import StopRequest, StreamShipper
 from hopyard.replica.supervisor import PeriodicAction, Supervisor, Wakeup
@@ -155,6 +157,7 @@ class Replica:
             self._is_stopping,
             self._unstored.queue_message,
             lambda: self._outputs.find_changed().files,
+            ScriptCheckpoints(launch, self._server, MetricHistory(folder)),
         )
         self._outputs = OutputUploader(
             folder, spec, self._server, self._unstored, self._is_stopping, has_own_work
@@ -203,7 +206,10 @@ class Replica:
             folder, spec, self._server, stack, self._report_preparing, self._run_folder
         )
         prepared = preparation.run()
-        launch = with_dataset_folders(spec.launch, prepared.datasets)
+        launch, resume_words = with_resume_arguments(
+            spec.launch, self._run_folder, folder, restored=prepared.restored
+        )
+        launch = with_dataset_folders(launch, prepared.datasets)
         env = process_env(
             replace(spec, launch=launch),
             folder,
@@ -214,11 +220,11 @@ class Replica:
             virtual_env=prepared.interpreter.virtual_env,
         )
         if spec.launch.rank == 0:
-            self._record_machine_env()
+            record_machine_env(folder, spec.node.pass_environment)
         command = user_command(launch, prepared.datasets, spec.node.ports)
         env |= param_variables(launch, command)
         write_param_file(launch, folder.work)
-        argv = list(command.words)
+        argv = [*command.words, *resume_words]
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
         argv, variables = launch_command(spec, argv, interpreter=prepared.interpreter.path, env=env)
@@ -452,7 +458,8 @@ class Replica:
             report_unread_params(self._spec.launch, self._folder, exit)
         self._checkpoints.finish()
         self._upload_folders(exit)
-        self._report_dropped_output()
+        for sentence in dropped_output(self._folder, self._output, self._spec.launch.rank):
+            self._unstored.queue_message(sentence)
         self._unstored.report_pending()
         self._report_lost_replica(exit)
         self._shipper.close(self._status(ReplicaPhase.EXITED, exit=exit))
@@ -501,30 +508,15 @@ class Replica:
         if is_last and self._gang.is_ready and self._gang.run.is_dir():
             if self._is_adoption or not self._spec.node.is_first:  # another process has stored files
                 self._run_folder.load_record()
-            problem = self._run_folder.finish(is_killed=not exit.is_success)
+            ended_at = self._state.ended_at or self._folder.last_write_at()
+            is_killed = exit.code > 128 or exit.kind is ExitKind.LOST
+            problem = self._run_folder.finish(
+                is_failed=not exit.is_success, killed_at=ended_at if is_killed else None
+            )
             if problem:
                 self._unstored.queue_message(f"the run folder could not be stored: {problem}")
         if self._state.child_pid and (is_last or self._folder.shared_work is None):
             self._outputs.upload()
-
-    def _record_machine_env(self) -> None:
-        """Records the machine's variables that the run's processes get. On a full disk they are
-        not recorded."""
-        passed = self._spec.node.pass_environment
-        with suppress(OSError):
-            self._folder.append_json(
-                "events",
-                kind="environment",
-                values=visible_variables(run_variables(os.environ, passed), passed),
-            )
-
-    def _report_dropped_output(self) -> None:
-        for name in OUTPUT_STREAMS:
-            with suppress(OSError):
-                with os.fdopen(open_no_follow(self._folder.streams / name, os.O_RDONLY), "rb") as file:
-                    dropped = self._output.dropped_bytes(name, file.fileno(), os.fstat(file.fileno()).st_size)
-                if dropped:
-                    self._unstored.queue_message(self._output.explain(name, self._spec.launch.rank, dropped))
 
     def _report_limited_metrics(self, name: str) -> None:
         self._unstored.queue_message(self._reports.explain(name, self._spec.launch.rank))

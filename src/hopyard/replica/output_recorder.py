@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hopyard.domain.stream_limits import OUTPUT_INDEX_STREAM, OUTPUT_STREAMS
-from hopyard.private_files import open_below
+from hopyard.private_files import open_below, open_no_follow
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
+from hopyard.sdk.output_limit import OutputLimit
 
 _IN_MODIFY = 0x02
 _EVENT = struct.Struct("iIII")
@@ -201,3 +202,15 @@ def _watch_files(descriptors: Sequence[int]) -> tuple[int, list[int]]:
         os.close(events)
         return -1, []
     return events, watches
+
+
+def dropped_output(folder: ReplicaDir, limit: OutputLimit, rank: int) -> list[str]:
+    """Returns a sentence about each output stream of which a part was dropped."""
+    sentences = []
+    for name in OUTPUT_STREAMS:
+        with suppress(OSError):
+            with os.fdopen(open_no_follow(folder.streams / name, os.O_RDONLY), "rb") as file:
+                dropped = limit.dropped_bytes(name, file.fileno(), os.fstat(file.fileno()).st_size)
+            if dropped:
+                sentences.append(limit.explain(name, rank, dropped))
+    return sentences

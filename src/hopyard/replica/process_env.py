@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hopyard.domain.dataset_paths import dataset_variable, fill_dataset_paths
 from hopyard.domain.evaluation import EVALUATION_VARIABLE
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables
+from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables, visible_variables
 from hopyard.domain.run_port import FIRST_PORT_VARIABLE, SOCKET_FOLDER, port_variables, socket_variables
 from hopyard.private_files import make_folder
 from hopyard.replica.gang_folder import GangFolder
@@ -98,6 +99,16 @@ def process_env(
     if launch.foreign:
         env["HOPYARD_RESTORE_FOREIGN"] = "1"
     return env
+
+
+def record_machine_env(folder: ReplicaDir, passed: Sequence[str]) -> None:
+    """Records the machine's variables that the run's processes get. On a full disk they are not recorded.
+    passed: as in `NodeContext.pass_environment`."""
+    names = tuple(passed)
+    with suppress(OSError):
+        folder.append_json(
+            "events", kind="environment", values=visible_variables(run_variables(os.environ, names), names)
+        )
 
 
 def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:

@@ -221,6 +221,12 @@ class ReplicaDir:
         if self.exists():
             write_below(self.root, TOKEN_FILE, token.encode())
 
+    def last_write_at(self) -> float:
+        """Returns the Unix time of the newest write to a stream: some process was alive then."""
+        with suppress(OSError):
+            return max((entry.stat().st_mtime for entry in os.scandir(self.streams)), default=0.0)
+        return 0.0
+
     def append(self, stream: str, record: bytes) -> None:
         """Appends whole records to a stream with one write; other processes may append to it as well. Raises
         OSError.

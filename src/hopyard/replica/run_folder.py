@@ -2,18 +2,21 @@
 them back for the next attempt.
 
 The stored tree has two parts: `run`, the content of `$HOPYARD_RUN_DIR`, and `work`, files of the working
-folder. While the script runs, only files that have not changed between two scans are stored; of a file that
-is being written, the earlier version stays.
+folder. While the script runs, only files are stored that have not changed between two scans and that no
+process has open for writing; of a file that is being written, the earlier version stays. The files of one
+checkpoint are stored together or not at all.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from blake3 import blake3
 
 from hopyard.datasets.output_scan import scan_files
 from hopyard.domain.checkpoint_files import is_kept
+from hopyard.domain.checkpoint_units import order_by_step
 from hopyard.domain.encoded_path import encode_path
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
@@ -29,27 +33,30 @@ from hopyard.domain.path_check import is_manifest_path, link_stays_inside
 from hopyard.errors import Conflict, HopyardError, IntegrityError, is_transient
 from hopyard.private_files import make_folder, read_below, remove_tree, write_below
 from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, RETRYABLE_ERRORS, UploadTimeout
-from hopyard.replica.file_integrity import is_torn
+from hopyard.replica.file_integrity import has_end
 from hopyard.replica.gang_folder import GangFolder
+from hopyard.replica.open_files import FileId, find_open_for_writing
 from hopyard.replica.replica_log import log
+from hopyard.replica.script_checkpoints import ScriptCheckpoints, Stamp, incomplete_checkpoints
 from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.uploads import open_folder_below, stage_files, upload_folder
 
 _RECORD_FILE = "run-folder.json"
 _SCAN_INTERVAL_S = 10.0
+_SETTLE_S = 2.0  # a changed file is looked at again after this time
 # the interval is at least this many times the duration of a scan with its upload: each version of a large
 # file takes space on the server until the next collection
 _SCAN_SHARE = 100
 _RUN_PART, _WORK_PART = "run", "work"
 
-Stamp = tuple[int, int, int]  # inode, size, mtime: stages of an upload change ctime
-
 
 class FolderRecord(msgspec.Struct):
-    """What the server has. stamps: of the files with an entry in the manifest."""
+    """What the server has. stamps: of the files with an entry in the manifest. checkpoints: as in
+    `ScriptCheckpoints.recorded`."""
 
     manifest: str = ""
     stamps: dict[str, Stamp] = msgspec.field(default_factory=dict)
+    checkpoints: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -64,6 +71,7 @@ class RunFolder:
     is_stopping: Callable[[], bool]
     note: Callable[[str], None]
     changed_work_files: Callable[[], Collection[str]]
+    checkpoints: ScriptCheckpoints
     _manifest: Manifest = field(default_factory=Manifest)
     _digest: Digest | None = None
     _stamps: dict[str, Stamp] = field(default_factory=dict)
@@ -87,6 +95,7 @@ class RunFolder:
         remove_tree(tree)
         entries = {file.path for file in self._manifest.files}
         self._stamps = {path: stamp for path, stamp in self._scan_files().items() if path in entries}
+        self.checkpoints.mark_restored(self._manifest)
         self._write_record()
 
     @property
@@ -96,6 +105,15 @@ class RunFolder:
         paths = [file.path for file in self._manifest.files] + [link.path for link in self._manifest.links]
         return frozenset(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
 
+    def restored_checkpoints(self) -> list[str]:
+        """Returns the paths of the checkpoints that were put back, the largest step first."""
+        return order_by_step(self.checkpoints.group([file.path for file in self._manifest.files]))
+
+    def location(self, path: str) -> Path:
+        """Returns where a path below `run/` or `work/` is on this node."""
+        part, _, rest = path.partition("/")
+        return dict(self._parts())[part] / rest
+
     def load_record(self) -> None:
         """Reads what an earlier replica of the attempt, or another one of the gang, has stored."""
         try:
@@ -103,12 +121,12 @@ class RunFolder:
             record = msgspec.json.decode(data, type=FolderRecord)
             self._manifest = Manifest.decode(record.manifest.encode())
             self._digest = Digest(blake3(record.manifest.encode()).hexdigest())
-            self._stamps = record.stamps
+            self._stamps, self.checkpoints.recorded = record.stamps, record.checkpoints
         except (OSError, msgspec.MsgspecError, IntegrityError) as error:
             log(f"the files of the run folder are read again: {error}")
 
     def _write_record(self) -> None:
-        record = FolderRecord(self._manifest.encode().decode(), self._stamps)
+        record = FolderRecord(self._manifest.encode().decode(), self._stamps, self.checkpoints.recorded)
         try:
             write_below(self.gang.root, _RECORD_FILE, msgspec.json.encode(record))
         except OSError as error:  # a full disk: an adopted replica reads the files again
@@ -131,22 +149,26 @@ class RunFolder:
         interval_s = _SCAN_INTERVAL_S
         while not self._closing.wait(interval_s):
             started_at = time.monotonic()
+            is_settled = True
             try:
-                self._store(is_final=False, is_killed=False)
+                is_settled = self._store()
             except (HopyardError, OSError) as error:
                 log(f"the run folder is stored later: {error}")
-            interval_s = max(_SCAN_INTERVAL_S, _SCAN_SHARE * (time.monotonic() - started_at))
+            share_s = _SCAN_SHARE * (time.monotonic() - started_at)
+            interval_s = max(_SCAN_INTERVAL_S if is_settled else _SETTLE_S, share_s)
 
-    def finish(self, *, is_killed: bool) -> str:
+    def finish(self, *, is_failed: bool, killed_at: float | None = None) -> str:
         """Stores all files after the end of the processes. Returns why that failed, or "".
 
-        is_killed: the processes did not end by themselves, so a file may be incomplete.
+        is_failed: the processes did not succeed, so a file may be incomplete. killed_at: the Unix time of
+        the end if they did not end by themselves. Then a checkpoint that does not show its end, and was
+        written shortly before, counts as incomplete.
         """
         self.stop()
         timeout = UploadTimeout()
         while True:
             try:
-                self._store(is_final=True, is_killed=is_killed)
+                self._store_final(is_failed=is_failed, killed_at=killed_at)
                 self._note_odd_paths()
                 return ""
             except (HopyardError, OSError) as error:
@@ -160,36 +182,109 @@ class RunFolder:
                 if not self.server.rediscover():
                     time.sleep(RETRY_INTERVAL_S)
 
-    def _store(self, *, is_final: bool, is_killed: bool) -> None:
-        """Uploads the files that changed since the last call and are complete, and records the tree."""
+    def _store(self) -> bool:
+        """Stores the changed files that are complete, while the script runs. Returns whether that were all
+        changed files."""
         stamps = self._scan_files()
         previous, self._seen = self._seen, stamps
+        changed = self._changed(stamps)
+        unsettled = {path for path in changed if previous.get(path) != stamps[path]}
+        unsettled |= self._open_files(changed - unsettled)
+        groups = self.checkpoints.group(stamps)
+        written = incomplete_checkpoints(groups, changed, unsettled)
+        self._store_files(stamps, unsettled, {path: groups[path] for path in written}, log)
+        return not unsettled
+
+    def _store_final(self, *, is_failed: bool, killed_at: float | None) -> None:
+        stamps = self._scan_files()
+        changed, groups = self._changed(stamps), self.checkpoints.group(stamps)
+        unsettled: set[str] = set()
+        written: list[str] = []
+        if is_failed:
+            checkpoint_files = {path for files in groups.values() for path in files}
+            settled_before = math.inf if killed_at is None else killed_at - _SETTLE_S
+            for path in changed:
+                end = has_end(self.location(path))
+                is_recent = path in checkpoint_files and stamps[path][2] / 1e9 > settled_before
+                if end is False or (end is None and is_recent):
+                    unsettled.add(path)
+            written = incomplete_checkpoints(groups, changed, unsettled)
+            self._note_unsettled(unsettled, written, groups)
+        self._store_files(stamps, unsettled, {path: groups[path] for path in written}, self.note)
+
+    def _note_unsettled(
+        self, unsettled: Collection[str], written: Collection[str], groups: Mapping[str, Collection[str]]
+    ) -> None:
+        stored = {file.path for file in self._manifest.files}
+        inside = {path for checkpoint in written for path in groups[checkpoint]}
+        names = {checkpoint: stored.intersection(groups[checkpoint]) for checkpoint in written}
+        names |= {path: stored & {path} for path in unsettled if path not in inside}
+        for path, earlier in sorted(names.items()):
+            consequence = "its earlier version is kept" if earlier else "it is not kept"
+            self.note(f"`{path.partition('/')[2]}` was not written completely: {consequence}")
+
+    def _changed(self, stamps: Mapping[str, Stamp]) -> set[str]:
+        return {path for path, stamp in stamps.items() if self._stamps.get(path) != stamp}
+
+    def _open_files(self, paths: Collection[str]) -> set[str]:
+        """Returns the files that a process has open for writing."""
+        ids: dict[str, FileId] = {}
+        for path in paths:
+            with suppress(OSError):
+                found = os.stat(self.location(path), follow_symlinks=False)
+                ids[path] = found.st_dev, found.st_ino
+        opened = find_open_for_writing(set(ids.values()))
+        return {path for path, file_id in ids.items() if file_id in opened}
+
+    def _store_files(
+        self,
+        stamps: Mapping[str, Stamp],
+        unsettled: Collection[str],
+        written: Mapping[str, Collection[str]],
+        report: Callable[[str], None],
+    ) -> None:
+        """Uploads the changed files but the unsettled ones, and records the tree and its checkpoints.
+        written: the files of checkpoints that are not complete; what is stored of them stays."""
         entries = {entry.path: entry for entry in self._manifest.files}
-        changed = [path for path, stamp in stamps.items() if self._stamps.get(path) != stamp]
-        complete = [path for path in changed if is_final or previous.get(path) == stamps[path]]
-        if is_killed:
-            torn = [path for path in complete if is_torn(self._location(path))]
-            complete = [path for path in complete if path not in torn]
-            for path in torn:
-                consequence = "its earlier version is kept" if path in entries else "it is not kept"
-                self.note(f"`{path.partition('/')[2]}` was not written completely: {consequence}")
-        report = self.note if is_final else log
+        excluded = {*unsettled, *(path for files in written.values() for path in files)}
+        complete = sorted(self._changed(stamps) - excluded)
         uploaded = self._upload_each(complete, report) if complete else {}
-        kept = {path: entry for path, entry in entries.items() if path in stamps}
+        uploaded = self._unchanged(uploaded, stamps)
+        earlier = self.checkpoints.group(entries)
+        retained = {path for checkpoint in written for path in earlier.get(checkpoint, ())}
+        kept = {path: entry for path, entry in entries.items() if path in stamps or path in retained}
         manifest = Manifest.build({**kept, **uploaded}.values(), self._scan_links({*kept, *uploaded}))
         data = manifest.encode()
         digest = Digest(blake3(data).hexdigest())
         # what the server does not have yet is uploaded again after an error
         stored = {path: stamp for path, stamp in self._stamps.items() if path in stamps}
         stored |= {path: stamps[path] for path in uploaded}
-        if digest == self._digest or (self._digest is None and not manifest.files):
-            self._stamps = stored
-            return
-        client = self.server.client
-        client.put_blob(digest, data)
-        client.record_run_folder(self.gang.spec.launch.attempt, {"manifest": digest})
-        self._manifest, self._digest, self._stamps = manifest, digest, stored
-        self._write_record()
+        is_same = digest == self._digest or (self._digest is None and not manifest.files)
+        if not is_same:
+            client = self.server.client
+            client.put_blob(digest, data)
+            client.record_run_folder(self.gang.spec.launch.attempt, {"manifest": digest})
+            self._manifest, self._digest = manifest, digest
+        self._stamps = stored
+        if not is_same:
+            self._write_record()
+        if self.checkpoints.record(self._manifest, stamps):
+            self._write_record()
+
+    def _unchanged(
+        self, uploaded: Mapping[str, FileEntry], stamps: Mapping[str, Stamp]
+    ) -> dict[str, FileEntry]:
+        """Returns the uploaded files that the script did not write to meanwhile. A checkpoint with another
+        file is left out."""
+        if not uploaded:
+            return {}
+        now = self._scan_files()
+        changed = {path for path in uploaded if now.get(path) != stamps[path]}
+        changed |= self._open_files(uploaded)
+        for files in self.checkpoints.group(uploaded).values():
+            if changed.intersection(files):
+                changed.update(files)
+        return {path: entry for path, entry in uploaded.items() if path not in changed}
 
     def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, FileEntry]:
         """Uploads files; those that cannot be read are reported and left out. Raises the errors that a later
@@ -233,10 +328,6 @@ class RunFolder:
     def _parts(self) -> list[tuple[str, Path]]:
         parts = [(_RUN_PART, self.gang.run)]
         return parts if self.work is None else [*parts, (_WORK_PART, self.work)]
-
-    def _location(self, path: str) -> Path:
-        part, _, rest = path.partition("/")
-        return dict(self._parts())[part] / rest
 
     def _scan_files(self) -> dict[str, Stamp]:
         self._odd_paths.clear()

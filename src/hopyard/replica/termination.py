@@ -1,4 +1,5 @@
-"""Ends a process: waits for a safe point, sends SIGTERM, kills it; then determines its exit."""
+"""Ends a process: requests a save at a safe point or by SIGUSR1, sends SIGTERM, kills it; then determines its
+exit."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.replica import DEFAULT_STOP_SIGNAL, StopOrder
 from hopyard.replica import process_tree
+from hopyard.replica.checkpoint_signal import request_save
 from hopyard.replica.exit_reasons import (
     TIME_LIMIT_CODE,
     exit_code_from_status,
@@ -53,6 +55,7 @@ class Termination:
     stop_order_error: str = ""
     _order: StopOrder | None = None
     _sigterm_sent: bool = False
+    _save_requested: bool = False  # by SIGUSR1, of a script without safe points
     _signal: str = DEFAULT_STOP_SIGNAL
     _disk_full: bool = False
     _time_limit_order: StopOrder | None = None  # the order of the time limit, if it was the first order
@@ -69,18 +72,19 @@ class Termination:
             )
             self.awaits_safe_point = order.at_safe_point and self._has_safe_points()
             self._time_limit_order = order if order.kind is ExitKind.TIME_LIMIT else None
+            if order.at_safe_point and not self.awaits_safe_point:
+                self._save_requested = request_save(os.getpid())
             self.term_at = (
                 self._latest_sigterm_at(order)
-                if self.awaits_safe_point or self._time_limit_order is not None
+                if self.awaits_safe_point or self._save_requested or self._time_limit_order is not None
                 else now
             )
         elif self._order is not None and order != self._order:  # a second order with a shorter grace period
             self._order, self.exit_cause = order, Exit(order.kind, 143, order.reason)
             self.kill_at = min(self.kill_at, now + order.grace_s)
             self.awaits_safe_point = self.awaits_safe_point and order.at_safe_point
-            self.term_at = min(
-                self.term_at, self._latest_sigterm_at(order) if self.awaits_safe_point else now
-            )
+            awaits_save = self.awaits_safe_point or (self._save_requested and order.at_safe_point)
+            self.term_at = min(self.term_at, self._latest_sigterm_at(order) if awaits_save else now)
         elif self.awaits_safe_point and self.folder.read_safe_point_exit() is not None:
             # the script stopped, but its wrapper still runs
             self.awaits_safe_point, self.term_at = False, min(self.term_at, now + self.grace_s)
@@ -152,9 +156,10 @@ class Termination:
         reason = self.exit_cause.reason
         if self.exit_cause.kind is ExitKind.PREEMPTED:
             # Its failure may be caused by a peer that stopped. If it is not, it will occur again.
-            if process_exit.is_success and not self._sigterm_sent:
+            is_signalled = self._sigterm_sent or self._save_requested
+            if process_exit.is_success and not is_signalled:
                 return process_exit
-            if not self._sigterm_sent:
+            if not is_signalled:
                 reason += f"; it ended by itself: {process_exit.reason}"
             elif self.awaits_safe_point:
                 reason += f": it reached no safe point within {format_seconds(self._order.grace_s)}"

@@ -113,6 +113,7 @@ class RunCheckpoints:
             row
             for row in rows
             if not row["damaged"]
+            and not row.get("path")
             and not any(
                 number > numbers.get(row["attempt"], 0) and (step is None or row["step"] > step)
                 for number, step in resumed

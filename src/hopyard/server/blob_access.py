@@ -133,7 +133,8 @@ class BlobAccess:
             trees.add(spec.resume.manifest)
         # Damaged ones count as well. The first rank that resumes from one detects the damage, and the other
         # ranks must get the same response.
-        trees.update(checkpoint.manifest for checkpoint in await self._runs.checkpoints(run_id, damaged=True))
+        checkpoints = await self._runs.checkpoints(run_id, damaged=True, own=True)
+        trees.update(checkpoint.manifest for checkpoint in checkpoints)
         if include_data and spec.evaluation is not None:
             trees.update(await self._evaluated_checkpoints(spec.evaluation.run))
         single = {environment.requirements, environment.lock, spec.git.diff if spec.git else None}

@@ -444,6 +444,20 @@ class RecordCases:
         with pytest.raises(NotFound):
             await stores.runs.set_checkpoint_kept(run, 10, True)
 
+    async def test_own_checkpoints_of_a_script_are_apart(self, stores: ClusterStores) -> None:
+        run = (await submit_run(stores)).id
+        own = replace(checkpoint(run, 20), path="work/ckpt.pt")
+        newer = replace(own, manifest=make_digest("newer"))
+        for saved in (checkpoint(run, 20), own, newer, newer):
+            await stores.runs.record_checkpoint(saved)
+        assert await stores.runs.checkpoints(run) == [checkpoint(run, 20)]
+        assert await stores.runs.checkpoints(run, own=True) == [checkpoint(run, 20), newer]
+        assert await stores.runs.checkpoints_of([run]) == {run: [checkpoint(run, 20)]}
+        assert await stores.runs.mark_damaged(run, 20, "a blob is damaged", now=time_at(5))
+        assert await stores.runs.checkpoints(run, own=True) == [newer]
+        await stores.runs.delete_checkpoints(run, [20], own=True)
+        assert [saved.path for saved in await stores.runs.checkpoints(run, damaged=True, own=True)] == [""]
+
     async def test_damaged_checkpoint_is_unused_but_listed(self, stores: ClusterStores) -> None:
         run = (await submit_run(stores)).id
         for step in (10, 20):

@@ -46,6 +46,8 @@ _MACHINE_ENV_LIMIT = 1000  # variables
 _MAX_LIMIT_EVENTS = 20
 _MAX_RESTART_EVENTS = 1000
 
+_SENTENCE_KINDS = (RunEventKind.MEDIA, RunEventKind.RESUMED)
+
 
 @dataclass(frozen=True, slots=True)
 class LoopProgress:
@@ -97,9 +99,10 @@ class LiveRun:
     _unstored: list[str] = field(default_factory=list)
     _limit_event: RunEvent | None = None  # the run will soon reach its time limit
     _unread_event: RunEvent | None = None  # parameters that nothing read
-    _media_event: RunEvent | None = None  # values that are no numbers
     _restart_events: list[RunEvent] = field(default_factory=list)
     _restart_count: int = 0  # how many restarts were received
+    # sentences of the replica: values that are no numbers, the checkpoint that an attempt begins with
+    _sentences: dict[RunEventKind, RunEvent] = field(default_factory=dict)
     # of commands, by the attempt that applied them and their number; not yet in the store
     answers: dict[tuple[AttemptId, int], CommandResult] = field(default_factory=dict)
     # the attempts with a script that has reached its first safe point
@@ -159,8 +162,8 @@ class LiveRun:
                 return self._apply_limit(at, event.get("text"))
             case str(kind) if kind == RunEventKind.RESTARTED:
                 return self._apply_restart(at, event.get("text"))
-            case str(kind) if kind == RunEventKind.MEDIA and rank == 0:
-                return self._apply_media(at, event.get("text"))
+            case str(kind) if kind in _SENTENCE_KINDS and rank == 0:
+                return self._apply_sentence(RunEventKind(kind), at, event.get("text"))
             case str(kind) if kind == RunEventKind.UNREAD_PARAMS and rank == 0:
                 return self._apply_unread(at, event.get("names"))
         return False
@@ -287,10 +290,10 @@ class LiveRun:
         )
         return True
 
-    def _apply_media(self, at: float | None, text: object) -> bool:
-        if not isinstance(text, str) or at is None or not 0 <= at < _MAX_TIMESTAMP or self._media_event:
+    def _apply_sentence(self, kind: RunEventKind, at: float | None, text: object) -> bool:
+        if not isinstance(text, str) or at is None or not 0 <= at < _MAX_TIMESTAMP or kind in self._sentences:
             return False
-        self._media_event = RunEvent(datetime.fromtimestamp(at, UTC), RunEventKind.MEDIA, _printable(text))
+        self._sentences[kind] = RunEvent(datetime.fromtimestamp(at, UTC), kind, _printable(text))
         return True
 
     def _apply_unread(self, at: float | None, names: object) -> bool:
@@ -336,8 +339,8 @@ class LiveRun:
             or self._alerts
             or self._limit_event
             or self._unread_event
-            or self._media_event
             or self._restart_events
+            or self._sentences
             or self._machine_env is not None
             or self._packages is not None
         )
@@ -374,8 +377,8 @@ class LiveRun:
         alerts, self._alerts = self._alerts, {}
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
-        media_event, self._media_event = self._media_event, None
         restart_events, self._restart_events = self._restart_events, []
+        sentences, self._sentences = self._sentences, {}
         machine_env, self._machine_env = self._machine_env, None
         packages, self._packages = self._packages, None
         try:
@@ -411,14 +414,14 @@ class LiveRun:
                 await runs.record_event(self.run, limit_event)
             if unread_event is not None:
                 await runs.record_event(self.run, unread_event)
-            if media_event is not None:
-                await runs.record_event(self.run, media_event)
             for event in restart_events:
                 await runs.record_event(self.run, event)
             if notifications is not None:
                 for alert in alerts.values():
                     await notifications.record_alert(self.run, alert, attempt=self.attempt, now=alert.at)
                 self._stored_alerts.update(alerts)
+            for sentence in sentences.values():
+                await runs.record_event(self.run, sentence)
             if commands is not None:
                 for (attempt, number), answer in answers.items():
                     await commands.record_command_result(self.run, number, answer, attempt=attempt)
@@ -437,8 +440,8 @@ class LiveRun:
             self._alerts = alerts | self._alerts
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event
-            self._media_event = self._media_event or media_event
             self._restart_events = restart_events + self._restart_events
+            self._sentences = sentences | self._sentences
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
             self._packages = packages if self._packages is None else self._packages
             raise

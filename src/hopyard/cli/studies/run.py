@@ -287,14 +287,13 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
 def _download_fork_state(client: Client, study: api.RunOut, folder: Path) -> Path:
     """Returns the file with the initial state of a fork: from its newest checkpoint, or else from the
     checkpoint of its source. Raises NotFound."""
+    from hopyard.client.checkpoint_lookup import is_resumable
     from hopyard.mop_runtime.driver.fork_state import fork_states
 
     begin = study_from_json(get_study_spec(study)).beginning
     assert begin is not None
     own = [
-        checkpoint
-        for checkpoint in client.iterate_run_checkpoints(study["id"])
-        if not checkpoint.get("damaged")
+        checkpoint for checkpoint in client.iterate_run_checkpoints(study["id"]) if is_resumable(checkpoint)
     ]
     resume = study["spec"]["resume"]
     assert own or resume is not None

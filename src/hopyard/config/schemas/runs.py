@@ -49,6 +49,7 @@ from hopyard.domain.notification import MAX_TARGET, MAX_TARGETS, NotifyOn
 from hopyard.domain.param_format import OptionKind, OptionPlace, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.restart_policy import MAX_BACKOFF_S, MAX_RESTARTS, RestartMode
+from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run import MAX_CONTINUED_RUNS, MAX_REPLICAS, RunSpec
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS
 from hopyard.domain.text import CONTROLS
@@ -241,10 +242,12 @@ class SpecIn(RequestModel):
     reads: Annotated[tuple[Id, ...], Meta(max_length=MAX_NAMES)] = ()
     on_end: Annotated[tuple[NotifyTargetIn, ...], Meta(max_length=MAX_TARGETS)] = ()
     evaluation: EvaluationIn | None = None
+    resume_arguments: Annotated[tuple[LongText, ...], Meta(max_length=16)] = ()
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:
     check_metric_lines(request.metric_lines, what="metric_lines")
+    check_resume_arguments(request.resume_arguments, what="resume_arguments")
     if request.study is None:
         return msgspec.convert(request, RunSpec, from_attributes=True)
     plain = msgspec.convert(msgspec.structs.replace(request, study=None), RunSpec, from_attributes=True)

@@ -12,12 +12,14 @@ from msgspec import Meta, Struct
 from hopyard.config.schemas.fields import Count, Hex, Id, Int64, Key, RequestModel, Text, Time, word_pattern
 from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
 from hopyard.domain.attempt import AttemptStatus, ReplicaPhase, ReplicaStatus, gang_state
-from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.checkpoint import OWN_PARTS, Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.metric_values import MetricValue, decode_value
+from hopyard.domain.path_check import is_manifest_path
 from hopyard.domain.run import MAX_REPLICAS, Run, check_not_superseded
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.stream_limits import STREAMS, StreamLimits
+from hopyard.domain.text import escape
 from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
 from hopyard.server.artifact_merge import merge_artifact
@@ -92,6 +94,9 @@ class SyncOut(Struct, frozen=True):
 
 
 class CheckpointIn(RequestModel):
+    """path: of a checkpoint that the script saved itself, below `run/` or `work/`. The manifest is the
+    part of the run folder with its files."""
+
     rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS)]
     step: Int64
     manifest: Hex
@@ -105,6 +110,7 @@ class CheckpointIn(RequestModel):
     attempt: Text | None = None
     kept: bool = False
     best_by: Annotated[str, Meta(max_length=1024)] = ""
+    path: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class ArtifactIn(RequestModel):
@@ -190,6 +196,8 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         body = request.body
         if body.run not in (None, run.id) or body.attempt not in (None, attempt):
             raise SpecError("run, attempt: they differ from the path")
+        if body.path:
+            _check_own_path(body.path)
         if body.rank >= run.spec.size:
             raise SpecError(f"rank: the run has {run.spec.size} replicas, ranks count from 0")
         async with services.blob_collector.paused():
@@ -213,6 +221,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 offsets=dict(body.offsets),
                 kept=body.kept,
                 best_by=body.best_by,
+                path=body.path,
             )
             await services.runs.record_checkpoint(recorded)
             services.blob_access.record_tree(run.id, uploaded_blobs)
@@ -493,3 +502,9 @@ async def _get_attempt(services: Services, request: ApiRequest[Any, Any]) -> tup
     check_owns_run(request.caller, run, owner=services.queue_cache.owner)
     check_not_superseded(AttemptId(text), 0 if run.attempt is None else run.attempt.number, run=str(run.name))
     return AttemptId(text), run
+
+
+def _check_own_path(path: str) -> None:
+    """Raises SpecError unless the path is one of a stored run folder."""
+    if path.partition("/")[0] not in OWN_PARTS or "/" not in path or not is_manifest_path(path):
+        raise SpecError(f"path: `{escape(path)}` is not a path below `run/` or `work/`")

@@ -129,7 +129,7 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         409 if the last checkpoint of the previous page was removed meanwhile: list them again.
         """
         run = await services.runs.get(RunId(request.path["id"]))
-        checkpoints = await services.runs.checkpoints(run.id, damaged=True)
+        checkpoints = await services.runs.checkpoints(run.id, damaged=True, own=True)
         best = best_checkpoint(checkpoints, await run_datasets(services.datasets, run))
         page, after = _select_page(checkpoints, request.query)
         return CheckpointsOut(
@@ -152,12 +152,12 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         403 unless the caller is the user of the run or the owner of the server."""
         run, step = RunId(request.path["id"]), int(request.path["step"])
         check_owns_run(request.caller, await services.runs.get(run), owner=services.queue_cache.owner)
-        if not any(checkpoint.step == step for checkpoint in await services.runs.checkpoints(run)):
+        saved = await services.runs.checkpoints(run, own=True)
+        if not any(checkpoint.step == step for checkpoint in saved):
             raise NotFound(f"the run has no checkpoint of step {step}")
         await services.runs.set_checkpoint_kept(run, step, bool(request.query.kept))
-        changed = [
-            checkpoint for checkpoint in await services.runs.checkpoints(run) if checkpoint.step == step
-        ]
+        saved = await services.runs.checkpoints(run, own=True)
+        changed = [checkpoint for checkpoint in saved if checkpoint.step == step]
         return CheckpointsOut([to_checkpoint_out(checkpoint) for checkpoint in changed], None)
 
     async def delete(request: ApiRequest[Empty, Empty]) -> Empty:
@@ -166,12 +166,14 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         409 for the newest checkpoint of a live run, and for those from which its attempts resumed."""
         run, step = await services.runs.get(RunId(request.path["id"])), int(request.path["step"])
         check_owns_run(request.caller, run, owner=services.queue_cache.owner)
-        checkpoints = await services.runs.checkpoints(run.id, damaged=True)
+        checkpoints = await services.runs.checkpoints(run.id, damaged=True, own=True)
         if not any(checkpoint.step == step for checkpoint in checkpoints):
             raise NotFound(f"the run has no checkpoint of step {step}", hints=(_steps_hint(checkpoints),))
         if not run.phase.is_final:
             attempts = await services.runs.attempts(run.id)
-            if step in {checkpoints[-1].step, *(attempt.resumed_from_step for attempt in attempts)}:
+            newest = [checkpoint.step for checkpoint in checkpoints if not checkpoint.path][-1:]
+            newest += [checkpoint.step for checkpoint in checkpoints if checkpoint.path][-1:]
+            if step in {*newest, *(attempt.resumed_from_step for attempt in attempts)}:
                 raise Conflict(
                     f"run {run.name} can resume from the checkpoint of step {step}",
                     hints=("delete it after the run has ended",),
@@ -201,11 +203,22 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         logged = await services.runs.script_tags(source.id)
         source = replace(source, spec=without_script_tags(inherited, logged))
         if source.spec.study is None:
-            resume = await _find_resume_checkpoint(services, source, change.checkpoint)
-            spec = _fork_spec(await _with_live_params(services, source, change, resume), change, resume)
+            chosen = await _find_checkpoint(services, source, change.checkpoint)
+            resume = None
+            if chosen is not None:
+                resume = Resume(source.id, chosen.step, chosen.manifest)
+            spec = _fork_spec(
+                await _with_live_params(services, source, change, resume),
+                change,
+                None if chosen is not None and chosen.path else resume,
+            )
             added = spec.params.keys() - source.spec.params.keys() - (change.params or {}).keys()
             spec = replace(spec, param_format=without_added_options(spec.param_format, added))
-            if change.files:
+            if chosen is not None and chosen.path and not change.files:
+                _check_trusted(source, request.caller.user, change)
+                continued = source.continued_by_next()
+                spec = replace(spec, initial_folder=chosen.manifest, continued_runs=continued)
+            elif change.files:
                 kept = _kept_files(source, request.caller.user, change)
                 spec = replace(spec, initial_folder=kept, continued_runs=source.continued_by_next())
         else:
@@ -306,7 +319,7 @@ def _select_page(
 
 
 def _cursor(checkpoint: Checkpoint) -> str:
-    return f"{checkpoint.attempt}:{checkpoint.rank}:{checkpoint.step}"
+    return ":".join(map(str, (checkpoint.attempt, checkpoint.rank, checkpoint.step, checkpoint.path)))
 
 
 async def _with_live_params(services: Services, source: Run, change: ForkIn, resume: Resume | None) -> Run:
@@ -319,7 +332,7 @@ async def _with_live_params(services: Services, source: Run, change: ForkIn, res
     if resume is not None and change.checkpoint != "newest":
         until = max(
             checkpoint.created_at
-            for checkpoint in await services.runs.checkpoints(source.id)
+            for checkpoint in await services.runs.checkpoints(source.id, own=True)
             if (checkpoint.step, checkpoint.manifest) == (resume.step, resume.manifest)
         )
     commands = await services.commands.commands(source.id)
@@ -363,12 +376,16 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
     )
 
 
-def _kept_files(source: Run, user: str, change: ForkIn) -> Digest:
+def _check_trusted(source: Run, user: str, change: ForkIn) -> None:
     if source.name.user != user and not change.trust:
         raise SpecError(
             f"files: {source.name} is a run of another user, and its files may run that user's code",
             hints=("set `trust`, or use `--trust`, if you trust that user",),
         )
+
+
+def _kept_files(source: Run, user: str, change: ForkIn) -> Digest:
+    _check_trusted(source, user, change)
     if source.run_folder is None:
         raise NotFound(
             f"run {source.name} has kept no files",
@@ -384,12 +401,19 @@ def _to_role(role: RoleIn) -> RoleSpec:
     return msgspec.convert(role, RoleSpec, from_attributes=True)
 
 
-async def _find_resume_checkpoint(
-    services: Services, source: Run, requested: str | int | None
-) -> Resume | None:
+async def _find_checkpoint(services: Services, source: Run, requested: str | int | None) -> Checkpoint | None:
+    """Returns the checkpoint that a fork begins with. One of Hopyard counts more than one of the script
+    itself, except for the best one."""
     if requested is None:
         return None
-    all_checkpoints = await services.runs.checkpoints(source.id, damaged=True)
+    all_checkpoints = await services.runs.checkpoints(source.id, damaged=True, own=True)
+    saved_by_hopyard = [
+        checkpoint
+        for checkpoint in all_checkpoints
+        if not checkpoint.path and (requested in ("newest", BEST_CHECKPOINT, checkpoint.step))
+    ]
+    if saved_by_hopyard and requested != BEST_CHECKPOINT:
+        all_checkpoints = [checkpoint for checkpoint in all_checkpoints if not checkpoint.path]
     if requested == BEST_CHECKPOINT and all_checkpoints:
         best = best_checkpoint(all_checkpoints, await run_datasets(services.datasets, source))
         if best is None:
@@ -425,7 +449,7 @@ async def _find_resume_checkpoint(
             f"run {source.name} has no checkpoint of step {requested}",
             hints=(f"choose one of the steps {steps}",),
         )
-    return Resume(source.id, newest.step, newest.manifest)
+    return newest
 
 
 async def _is_unavailable(services: Services, source: Run, checkpoint: Checkpoint) -> bool:

@@ -19,7 +19,8 @@ class CheckpointOut(Struct, frozen=True, kw_only=True):
     each of the saving replica's streams at that time; a resume rolls back everything after it. kept: exempt
     from clean-up (best of a leaderboard, or requested). damaged: it cannot be read, and is not used. best_by:
     the metric by which the script chooses the best checkpoint: "max:val_acc" as requested, "val_acc" as
-    derived from its results, "" for none. best: it has the best value of the run; set in listings only.
+    derived from its results, "" for none. best: it has the best value of the run; set in listings only. path:
+    where the script saved it itself, below `run/` or `work/`; "" for a checkpoint of Hopyard.
     """
 
     run: str
@@ -35,6 +36,7 @@ class CheckpointOut(Struct, frozen=True, kw_only=True):
     damaged: bool
     best_by: str
     best: bool
+    path: str
 
 
 def to_checkpoint_out(checkpoint: Checkpoint) -> CheckpointOut:

@@ -75,6 +75,9 @@ class AttemptRow:
         )
 
 
+CheckpointKey = tuple[AttemptId, int, int, str]  # attempt, rank, step, path
+
+
 @dataclass(slots=True)
 class RunRow:
     """submitted_spec: the spec at submission. gang: the gang that a policy sees."""
@@ -109,8 +112,7 @@ class RunRow:
     unstored: tuple[str, ...] = ()
     machine_env: Mapping[str, str | None] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    # its damaged checkpoints: attempt, rank, step
-    damaged: set[tuple[AttemptId, int, int]] = field(default_factory=set)
+    damaged: set[CheckpointKey] = field(default_factory=set)
     events: list[RunEvent] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     alerts: set[str] = field(default_factory=set)  # the keys of those recorded
@@ -133,14 +135,18 @@ class RunRow:
         return [
             replace(
                 checkpoint,
-                damaged=(checkpoint.attempt, checkpoint.rank, checkpoint.step) in self.damaged,
+                damaged=checkpoint_key(checkpoint) in self.damaged,
             )
             for checkpoint in self.checkpoints
         ]
 
-    def usable_checkpoints(self) -> list[Checkpoint]:
+    def intact_checkpoints(self) -> list[Checkpoint]:
         """Returns the checkpoints that are not known to be damaged."""
         return [checkpoint for checkpoint in self.all_checkpoints() if not checkpoint.damaged]
+
+    def usable_checkpoints(self) -> list[Checkpoint]:
+        """Returns the intact ones that an attempt can resume from: not of the script itself."""
+        return [checkpoint for checkpoint in self.intact_checkpoints() if not checkpoint.path]
 
     def to_run(self, hold: HoldRecord | None, promise: Promise | None) -> Run:
         is_held = self.held_by is not None and self.phase is RunPhase.QUEUED
@@ -175,3 +181,8 @@ class RunRow:
             paused_at=self.paused_at if self.shown_phase is RunPhase.PAUSED else None,
             unstored=self.unstored,
         )
+
+
+def checkpoint_key(checkpoint: Checkpoint) -> CheckpointKey:
+    """Returns what identifies a checkpoint of a run."""
+    return checkpoint.attempt, checkpoint.rank, checkpoint.step, checkpoint.path

@@ -29,7 +29,7 @@ from hopyard.domain.spec_summary import summarise_spec, truncate_values
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
 from hopyard.stores.memory.filters import matches, older_than
-from hopyard.stores.memory.rows import AttemptRow, RunRow
+from hopyard.stores.memory.rows import AttemptRow, RunRow, checkpoint_key
 from hopyard.stores.memory.state import MemoryState
 
 _OFFLINE_PHASES = {
@@ -254,8 +254,14 @@ class MemoryRunStore:
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         row = self._get_row(checkpoint.run)
-        new_key = (checkpoint.attempt, checkpoint.rank, checkpoint.step)
-        if any(_checkpoint_key(saved) == new_key for saved in row.checkpoints):
+        new_key = checkpoint_key(checkpoint)
+        if checkpoint.path:
+            row.checkpoints = [
+                saved
+                for saved in row.checkpoints
+                if checkpoint_key(saved) != new_key or saved.manifest == checkpoint.manifest
+            ]
+        if any(checkpoint_key(saved) == new_key for saved in row.checkpoints):
             return
         row.checkpoints.append(checkpoint)
         # stable: keeps the order within one attempt
@@ -267,21 +273,25 @@ class MemoryRunStore:
             and attempt.id in self._state.live_attempts
         ):
             attempt.saved_at = checkpoint.created_at
-            if attempt.resumed_from_step is None or checkpoint.step > attempt.resumed_from_step:
+            is_later = attempt.resumed_from_step is None or checkpoint.step > attempt.resumed_from_step
+            if is_later and not checkpoint.path:
                 row.losses = 0
             self._state.add_running(attempt)
             self._state.mark_changed()
 
-    async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
+    async def checkpoints(
+        self, run: RunId, /, *, damaged: bool = False, own: bool = False
+    ) -> Sequence[Checkpoint]:
         row = self._get_row(run)
-        return row.all_checkpoints() if damaged else row.usable_checkpoints()
+        found = row.all_checkpoints() if damaged else row.intact_checkpoints()
+        return found if own else [checkpoint for checkpoint in found if not checkpoint.path]
 
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
         row = self._get_row(run)
         if all(checkpoint.step != step for checkpoint in row.usable_checkpoints()):
             return False
         row.damaged.update(
-            _checkpoint_key(checkpoint) for checkpoint in row.checkpoints if checkpoint.step == step
+            checkpoint_key(saved) for saved in row.checkpoints if saved.step == step and not saved.path
         )
         row.events.append(RunEvent(now, RunEventKind.DAMAGED, detail))
         return True
@@ -300,10 +310,16 @@ class MemoryRunStore:
             for checkpoint in row.checkpoints
         ]
 
-    async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
+    async def delete_checkpoints(
+        self, run: RunId, steps: Sequence[int], /, *, own: bool | None = None
+    ) -> None:
         row = self._state.runs.get(run)
         if row is not None:
-            row.checkpoints = [checkpoint for checkpoint in row.checkpoints if checkpoint.step not in steps]
+            row.checkpoints = [
+                checkpoint
+                for checkpoint in row.checkpoints
+                if checkpoint.step not in steps or own not in (None, bool(checkpoint.path))
+            ]
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -378,10 +394,6 @@ class MemoryRunStore:
         if row is None:
             raise NotFound(f"no run has the id {run}", hints=("list all runs with `hop ps -a`",))
         return row
-
-
-def _checkpoint_key(checkpoint: Checkpoint) -> tuple[AttemptId, int, int]:
-    return checkpoint.attempt, checkpoint.rank, checkpoint.step
 
 
 def _truncated(run: Run) -> Run:

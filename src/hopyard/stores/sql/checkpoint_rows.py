@@ -17,21 +17,26 @@ from hopyard.stores.sql.tables import checkpoints as table
 # By the number of the attempt, then in insertion order. The id of an attempt is the id of its run and its
 # number, so within one run a longer id is later.
 _SAVE_ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
-_USABLE = (table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False))
+_OF_HOPYARD = table.c.path == ""  # not of the script itself
+_USABLE = (table.c.run.in_(bindparam("b_runs", expanding=True)), table.c.damaged.is_(False), _OF_HOPYARD)
 _SELECT_STEPS = select(table.c.run, table.c.step).where(*_USABLE).order_by(table.c.run, *_SAVE_ORDER)
 _SELECT_USABLE = select(table).where(*_USABLE).order_by(table.c.run, *_SAVE_ORDER)
 
 
 def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
-    """Inserts a checkpoint. Returns False if it exists already; the existing one is kept."""
+    """Inserts a checkpoint. Returns False if it exists already; the existing one is kept. Of the script
+    itself, the newer version replaces the older one."""
     key = {
         "run": checkpoint.run,
         "attempt": checkpoint.attempt,
         "rank": checkpoint.rank,
         "step": checkpoint.step,
+        "path": checkpoint.path,
     }
-    existing = select(table.c.id).where(*(table.c[name] == value for name, value in key.items()))
-    if conn.execute(existing).first() is not None:
+    same = [table.c[name] == value for name, value in key.items()]
+    if checkpoint.path:
+        conn.execute(delete(table).where(*same, table.c.manifest != checkpoint.manifest))
+    if conn.execute(select(table.c.id).where(*same)).first() is not None:
         return False
     conn.execute(
         table.insert().values(
@@ -48,13 +53,12 @@ def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def list_checkpoints(conn: Connection, run: RunId, *, damaged: bool) -> list[Checkpoint]:
-    """Returns the checkpoints of a run in order. damaged: includes damaged ones."""
+def list_checkpoints(conn: Connection, run: RunId, *, damaged: bool, own: bool) -> list[Checkpoint]:
+    """Returns the checkpoints of a run in order. damaged: includes damaged ones. own: includes those of the
+    script itself."""
     query = select(table).where(table.c.run == run).order_by(*_SAVE_ORDER)
-    return [
-        _to_checkpoint(row)
-        for row in conn.execute(query if damaged else query.where(table.c.damaged.is_(False)))
-    ]
+    query = query if damaged else query.where(table.c.damaged.is_(False))
+    return [_to_checkpoint(row) for row in conn.execute(query if own else query.where(_OF_HOPYARD))]
 
 
 def usable_checkpoints(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, list[Checkpoint]]:
@@ -69,6 +73,7 @@ def usable_checkpoints(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, l
 def mark_damaged(conn: Connection, run: RunId, step: int) -> bool:
     """Marks the checkpoints of this step as damaged. Returns False if no intact one existed."""
     intact = update(table).where(table.c.run == run, table.c.step == step, table.c.damaged.is_(False))
+    intact = intact.where(_OF_HOPYARD)
     return conn.execute(intact.values(damaged=True)).rowcount > 0
 
 
@@ -99,9 +104,13 @@ def set_kept(conn: Connection, run: RunId, step: int, kept: bool) -> None:
         )
 
 
-def delete_checkpoints(conn: Connection, run: RunId, steps: Sequence[int]) -> None:
+def delete_checkpoints(conn: Connection, run: RunId, steps: Sequence[int], *, own: bool | None) -> None:
+    """own: only those of the script itself, or only the others; None both."""
     if steps:
-        conn.execute(delete(table).where(table.c.run == run, table.c.step.in_(steps)))
+        chosen = delete(table).where(table.c.run == run, table.c.step.in_(steps))
+        if own is not None:
+            chosen = chosen.where(~_OF_HOPYARD if own else _OF_HOPYARD)
+        conn.execute(chosen)
 
 
 def _to_checkpoint(row: Row[Any]) -> Checkpoint:
@@ -118,4 +127,5 @@ def _to_checkpoint(row: Row[Any]) -> Checkpoint:
         kept=row.kept,
         damaged=row.damaged,
         best_by=row.best_by,
+        path=row.path,
     )

@@ -392,10 +392,12 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
+    async def checkpoints(
+        self, run: RunId, /, *, damaged: bool = False, own: bool = False
+    ) -> Sequence[Checkpoint]:
         def read(conn: Connection) -> Sequence[Checkpoint]:
             _get_run_row(conn, run)
-            return checkpoint_rows.list_checkpoints(conn, run, damaged=damaged)
+            return checkpoint_rows.list_checkpoints(conn, run, damaged=damaged, own=own)
 
         return await self._database.read(read)
 
@@ -423,8 +425,10 @@ class SqlRunStore:
 
         return await self._database.write(write)
 
-    async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
-        await self._database.write(lambda conn: checkpoint_rows.delete_checkpoints(conn, run, steps))
+    async def delete_checkpoints(
+        self, run: RunId, steps: Sequence[int], /, *, own: bool | None = None
+    ) -> None:
+        await self._database.write(lambda conn: checkpoint_rows.delete_checkpoints(conn, run, steps, own=own))
 
     async def record_synced(self, run: RunId, at: datetime, /) -> None:
         await self._database.write(
@@ -502,11 +506,14 @@ class SqlRunStore:
 def _record_saved(conn: Connection, checkpoint: Checkpoint) -> None:
     """Records that the work of the attempt up to now is saved, so that a preemption costs less.
 
-    If the checkpoint is further than the start of the attempt, earlier losses no longer count.
+    If the checkpoint is further than the start of the attempt, earlier losses no longer count. For one of
+    the script itself, `record_run_folder` decides that.
     """
     stamp = WriteStamp(conn)
     live = update(attempts).where(attempts.c.id == checkpoint.attempt, IS_LIVE)
     if conn.execute(live.values(saved_at=to_us(checkpoint.created_at), touched=stamp.now)).rowcount:
+        if checkpoint.path:
+            return
         start_step = (
             select(func.coalesce(attempts.c.resumed_from_step, -1))
             .where(attempts.c.id == checkpoint.attempt)

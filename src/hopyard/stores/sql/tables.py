@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0028"  # the newest migration
+HEAD = "0029"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -274,7 +274,8 @@ checkpoints = Table(
     Column("kept", Boolean, nullable=False),
     Column("damaged", Boolean, nullable=False, server_default=false()),
     Column("best_by", Text, nullable=False, server_default=""),
-    UniqueConstraint("run", "attempt", "rank", "step", name="checkpoints_step"),
+    Column("path", Text, nullable=False, server_default=""),
+    UniqueConstraint("run", "attempt", "rank", "step", "path", name="checkpoints_path"),
 )
 
 nodes = Table(

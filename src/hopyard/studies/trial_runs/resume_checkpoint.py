@@ -93,7 +93,11 @@ class ResumeCheckpoints:
             rows = self._api.find(lambda client: list(client.iterate_run_checkpoints(run)))
         except Forbidden:
             return (), "is no longer readable with this key"
-        return ((), _DELETED_TEXT) if rows is None else ([row for row in rows if not row.get("damaged")], "")
+        return (
+            ((), _DELETED_TEXT)
+            if rows is None
+            else ([row for row in rows if not row.get("damaged") and not row.get("path")], "")
+        )
 
     def _within_epochs(
         self, checkpoints: Sequence[api.CheckpointOut], run_spec: TrialRunSpec, done_epochs: int

@@ -1,0 +1,76 @@
+"""Which files are one checkpoint, and its step."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopyard.domain.checkpoint_units import group_checkpoints, is_whole, order_by_step, step_of
+
+STEPS = {
+    "out/ckpt.pt": None,
+    "epoch=3-step=40.ckpt": 40,
+    "last.ckpt": None,
+    "last-v1.ckpt": None,
+    "checkpoint-500": 500,
+    "checkpoint_12.pth.tar": 12,
+    "global_step10": 10,
+    "iter_0000500": 500,
+    "weights.07-0.25.weights.h5": 7,
+    "model.12.keras": 12,
+    "epoch_3": 3,
+    "ckpt-2": 2,
+    "500": 500,
+    "resnet50.pt": None,
+    "llama-7b.safetensors": None,
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_step_is_read_from_the_name(name: str) -> None:
+    assert step_of(f"work/{name}") == STEPS[name]
+
+
+def test_files_are_grouped_as_frameworks_write_them() -> None:
+    groups = group_checkpoints(
+        [
+            "run/lightning_logs/version_0/checkpoints/epoch=0-step=10.ckpt",
+            "run/lightning_logs/version_0/hparams.yaml",
+            "work/out/ckpt.pt",
+            "work/out/config.json",
+            "work/out/checkpoint-5/model.safetensors",
+            "work/out/checkpoint-5/trainer_state.json",
+            "work/out/checkpoint-5/vocab.txt",
+            "work/tf_ckpts/checkpoint",
+            "work/tf_ckpts/ckpt-1.data-00000-of-00001",
+            "work/tf_ckpts/ckpt-1.index",
+            "work/checkpoints/7/d/x",
+            "work/ckpts/state/optimizer.bin",
+            "work/ckpts/state/model.safetensors",
+            "work/ckpt/state.json",
+            "work/notes.pt",
+        ],
+        ("out",),
+    )
+    assert {path: len(files) for path, files in groups.items()} == {
+        "run/lightning_logs/version_0/checkpoints/epoch=0-step=10.ckpt": 1,
+        "work/out/ckpt.pt": 1,
+        "work/out/checkpoint-5": 3,
+        "work/tf_ckpts/ckpt-1": 2,
+        "work/checkpoints/7": 1,
+        "work/ckpts/state": 2,
+        "work/ckpt/state.json": 1,
+    }
+    assert order_by_step(groups)[:3] == [
+        "run/lightning_logs/version_0/checkpoints/epoch=0-step=10.ckpt",
+        "work/checkpoints/7",
+        "work/out/checkpoint-5",
+    ]
+
+
+def test_folder_is_whole_with_the_file_that_is_written_last() -> None:
+    files = ["c-5/model.safetensors", "c-5/optimizer.pt", "c-5/scheduler.pt", "c-5/rng_state.pth"]
+    assert not is_whole(files)
+    assert is_whole([*files, "c-5/trainer_state.json"])
+    assert not is_whole(["step_1/__0_0.distcp"])
+    assert is_whole(["step_1/__0_0.distcp", "step_1/.metadata"])
+    assert is_whole(["epoch_1/model.pt"])
