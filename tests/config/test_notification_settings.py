@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.config.notification_settings import (
-    Command,
+    CommandTarget,
     Mail,
     MailSecurity,
     NotificationSettings,
@@ -43,7 +43,7 @@ notifications:
     assert settings.destination("forced") == Webhook("https://chat.lab.org/x", WebhookFormat.SLACK)
     assert settings.destination("oncall") == Mail("oncall@lab.org")
     assert settings.destination("alice@home.org") == Mail("alice@home.org")
-    assert settings.destination("desk") == Command(("notify-send", "Hopyard"))
+    assert settings.destination("desk") == CommandTarget(("notify-send", "Hopyard"))
     assert settings.destination("https://a.lab.org/x") == Webhook("https://a.lab.org/x", WebhookFormat.JSON)
     for refused in ("https://lab.org.evil.com/x", "https://169.254.169.254/x"):
         with pytest.raises(SpecError, match="sends nothing to this host"):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiosmtpd.smtp import SMTP
 
-from hopyard.config.notification_settings import Command, MailSettings, NotificationSettings, Webhook
+from hopyard.config.notification_settings import CommandTarget, MailSettings, NotificationSettings, Webhook
 from hopyard.controller.notification_sender import TargetSender
 from hopyard.domain.notification import AlertLevel, Message, NotifyOn
 from hopyard.domain.notification_text import WebhookFormat
@@ -109,9 +109,9 @@ async def test_command_gets_the_message(tmp_path: Path) -> None:
     out = tmp_path / "out"
     settings = NotificationSettings(
         targets={
-            "desk": Command(("sh", "-c", f'cat >"{out}"; printf " %s" "$HOPYARD_EVENT" >>"{out}"')),
-            "broken": Command(("sh", "-c", "echo no display >&2; exit 3")),
-            "missing": Command((str(tmp_path / "none"),)),
+            "desk": CommandTarget(("sh", "-c", f'cat >"{out}"; printf " %s" "$HOPYARD_EVENT" >>"{out}"')),
+            "broken": CommandTarget(("sh", "-c", "echo no display >&2; exit 3")),
+            "missing": CommandTarget((str(tmp_path / "none"),)),
         }
     )
     await TargetSender(settings).send("desk", MESSAGE)

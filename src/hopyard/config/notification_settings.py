@@ -61,13 +61,13 @@ class Mail:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandTarget:
     """arguments: of a program on the server's machine, which gets the notification as JSON on stdin."""
 
     arguments: tuple[str, ...]
 
 
-Destination = Webhook | Mail | Command
+Destination = Webhook | Mail | CommandTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +191,13 @@ def _read_webhook(section: YamlSection) -> Webhook:
     return Webhook(url, WebhookFormat(format_) if format_ else format_of(url))
 
 
-def _read_command(section: YamlSection) -> Command:
+def _read_command(section: YamlSection) -> CommandTarget:
     arguments = [value for _, value in section.items("command")]
     if not arguments or not all(isinstance(each, str) and each for each in arguments):
         raise section.error(
             "command", "it is no list of texts", "write a program and its arguments: [notify-send, Hopyard]"
         )
-    return Command(tuple(map(str, arguments)))
+    return CommandTarget(tuple(map(str, arguments)))
 
 
 def _read_hosts(section: YamlSection) -> tuple[str, ...] | None:

@@ -59,8 +59,8 @@ def read_role(
     launcher: Launcher = Launcher.NONE,
     mpi_command: tuple[str, ...] = (),
 ) -> RoleRequest:
-    """Returns one role. restart, launcher: the defaults. mpi_command: that of an earlier role with MPI, whose
-    `mpirun` starts the processes of this one as well. Raises SpecError."""
+    """Returns one role. restart, launcher: the defaults. mpi_command: that of an earlier role with MPI;
+    its `mpirun` starts the processes of this one as well. Raises SpecError."""
     section.check_keys(*ROLE_KEYS, "arguments")
     if section.values.get("launcher") is not None:
         launcher = read_field(section, "launcher", RoleIn)

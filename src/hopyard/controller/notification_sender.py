@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hopyard.config.notification_settings import (
-    Command,
+    CommandTarget,
     Mail,
     MailSecurity,
     MailSettings,
@@ -48,7 +48,7 @@ class TargetSender:
                 if self._settings.mail is None:
                     raise SpecError("the server sends no e-mail")
                 await asyncio.to_thread(_mail, self._settings.mail, destination.to, message)
-            case Command():
+            case CommandTarget():
                 await _run(destination, message)
 
 
@@ -103,7 +103,7 @@ def _mail(settings: MailSettings, to: str, message: Message) -> None:
         raise DeliveryFailed(f"the mail server {settings.host}: {error}") from error
 
 
-async def _run(command: Command, message: Message) -> None:
+async def _run(command: CommandTarget, message: Message) -> None:
     """The program gets the notification as JSON on stdin, and its parts as variables."""
     body = json_body(message, datetime.now(UTC))
     names = {f"HOPYARD_{key.upper()}": str(value) for key, value in body.items() if key != "fields"}

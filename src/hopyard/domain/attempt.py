@@ -118,7 +118,7 @@ def gang_state(
 ) -> tuple[AttemptPhase, Exit | None]:
     """Derives the phase of a gang of `size` replicas from the phases of its replicas.
 
-    optional: the ranks whose end the gang does not wait for. services: those of them whose failure ends it
+    optional: the ranks that the gang does not wait for. services: those of them that end it by a failure
     before.
 
     The gang runs when all replicas run, and succeeds when all essential replicas succeed. It has failed once

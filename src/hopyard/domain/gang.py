@@ -113,14 +113,14 @@ class Gang:
         return any(role.required_replicas < role.replicas for role in self.roles)
 
     def optional_ranks(self) -> frozenset[int]:
-        """Returns the ranks of replicas whose end the gang does not wait for: services, and those that are
+        """Returns the ranks of replicas that the gang does not wait for: services, and those that are
         not essential."""
         if all(role.essential and not role.service for role in self.roles):
             return frozenset()
         return frozenset(rank for rank, role in self.replica_roles() if role.service or not role.essential)
 
     def service_ranks(self) -> frozenset[int]:
-        """Returns the ranks of services whose failure ends the gang."""
+        """Returns the ranks of services, which end the gang by a failure."""
         if not any(role.service for role in self.roles):
             return frozenset()
         return frozenset(rank for rank, role in self.replica_roles() if role.service and role.essential)

@@ -25,7 +25,7 @@ class ChildExit:
 
 
 class ChildExits:
-    """The processes whose ends are waited for. Thread-safe."""
+    """The processes that are waited for. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
