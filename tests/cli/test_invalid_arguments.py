@@ -40,6 +40,7 @@ _HARMLESS = {
     "fork": ["--detach"],
     "evaluate": ["--detach"],
     "notebook": ["none.ipynb"],
+    "shell": ["no-such-run"],
     "tensorboard": ["none"],
     "search run": ["--dry-run"],
     "search resume": ["--detach"],

@@ -16,7 +16,7 @@ BudgetUnit = Literal["epochs", "steps"]
 Closeness = Literal["balanced", "near", "same", "spread"]
 CommandKind = Literal["pause", "resume", "set"]
 CommandState = Literal["applied", "pending", "refused"]
-ConsoleKind = Literal["exec", "repl"]
+ConsoleKind = Literal["exec", "repl", "terminal"]
 ExitKind = Literal[
     "exit-code",
     "lost",

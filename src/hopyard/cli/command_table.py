@@ -23,6 +23,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "run", RUN_SECTION, "run:run", "Run a script, a command or a hop.yaml; follow it until it ends."
     ),
+    CommandEntry("shell", RUN_SECTION, "shell:shell", "Work in a shell on a node, as a run."),
     CommandEntry("notebook", RUN_SECTION, "notebook:notebook", "Run JupyterLab, and open it in a browser."),
     CommandEntry(
         "tensorboard", RUN_SECTION, "tensorboard:tensorboard", "Show runs in TensorBoard, in a browser."

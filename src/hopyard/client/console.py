@@ -39,6 +39,7 @@ class Console:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._reader = connection, FrameReader()
+        self._received: list[tuple[int, bytes]] = []  # messages that were read ahead
         connection.settimeout(None)
 
     @classmethod
@@ -63,6 +64,17 @@ class Console:
             self._connection.sendall(frames.json_frame(kind, fields))
         except OSError as error:
             raise self._broken() from error
+
+    def peek_kind(self) -> int:
+        """Waits for the next message, and returns its kind. It stays for `take_ahead`."""
+        while not self._received:
+            self._received += list(self.receive())
+        return self._received[0][0]
+
+    def take_ahead(self) -> list[tuple[int, bytes]]:
+        """Returns the messages that `peek_kind` has read ahead."""
+        ahead, self._received = self._received, []
+        return ahead
 
     def receive(self) -> Iterator[tuple[int, bytes]]:
         """Waits for bytes, and yields the messages that are complete now. Raises ServerUnavailable when the

@@ -45,6 +45,8 @@ class ExecSession:
             selector.register(self._console, selectors.EVENT_READ)
             selector.register(wake_read, selectors.EVENT_READ)
             self._select_input(selector)
+            for kind, payload in self._console.take_ahead():
+                self._handle(kind, payload)
             while self._exit_code is None:
                 for key, _ in selector.select():
                     if key.fd == wake_read:
@@ -113,7 +115,7 @@ class ExecSession:
                 view = view[os.write(target, view) :]
         elif kind == frames.TAKEN:
             self._window += int(frames.fields_of(payload).get("bytes", 0))
-        elif kind == frames.EXIT:
+        elif kind == frames.EXIT and self._exit_code is None:
             fields = frames.fields_of(payload)
             code, self._reason = fields.get("code"), str(fields.get("reason") or "")
             self._exit_code = code if isinstance(code, int) else EXIT_BROKEN

@@ -33,7 +33,7 @@ EXIT = 20  # {"code", "reason"}: the last message
 RESULT = 21  # {"ok", "changes"}: a statement is done; the parameters that it assigned
 COMPLETIONS = 22  # {"names"}
 # From a process of the script to its replica, first.
-ATTACH = 48  # {}: it takes a prompt
+ATTACH = 48  # {"kind"}: it takes a prompt, or the terminal of a shell
 
 SIGNAL_NAMES = ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2")
 

@@ -23,7 +23,7 @@ from hopyard.sdk.live_params import LiveParams
 if TYPE_CHECKING:
     from hopyard.sdk.prompt_session import PromptSession
 
-PROMPTS_DIR = "prompts"
+PROMPTS_DIR, TERMINALS_DIR = "prompts", "terminals"
 _SOCKET = "console.sock"  # domain.replica.CONSOLE_SOCKET, which would be slow to import
 _CONNECT_S = 5.0
 
@@ -64,14 +64,11 @@ class PromptPoint:
     def _attach(self, step: int) -> None:
         from hopyard.sdk.prompt_session import PromptSession
 
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                sock.settimeout(_CONNECT_S)
-                sock.connect(f"/proc/self/fd/{folder}/{_SOCKET}")  # the path itself may be too long
-            finally:
-                os.close(folder)
+            sock = connect_to_replica(self._folder)
+        except OSError:
+            return
+        try:
             session = PromptSession.accept(sock, self._names, self._params.declared, step)
         except (OSError, ValueError):  # the user has left meanwhile
             session = None
@@ -90,3 +87,19 @@ class PromptPoint:
             **({"p": params[0]} if params else {}),
             **bound_objects(self._bound),
         }
+
+
+def connect_to_replica(folder: str) -> socket.socket:
+    """Returns a connection to the consoles of the replica with this folder. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sock.settimeout(_CONNECT_S)
+            sock.connect(f"/proc/self/fd/{descriptor}/{_SOCKET}")  # the path itself may be too long
+        finally:
+            os.close(descriptor)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -51,7 +51,7 @@ class PromptSession:
     ) -> PromptSession | None:
         """Returns the prompt that the replica has for this process; None if there is none any more. Raises
         OSError, FrameError."""
-        connection.sendall(frames.json_frame(frames.ATTACH, {}))
+        connection.sendall(frames.json_frame(frames.ATTACH, {"kind": "repl"}))
         reader, has_start = FrameReader(), False
         session = cls(connection, reader, names, params)
         while not has_start:

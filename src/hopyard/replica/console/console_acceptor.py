@@ -17,7 +17,7 @@ from hopyard.domain.replica import CONSOLE_SOCKET
 from hopyard.replica.console.child_exits import ChildExits
 from hopyard.replica.console.command_session import CommandSession
 from hopyard.replica.console.console_process import ConsoleProcess
-from hopyard.replica.console.prompt_session import PromptSession, WaitingPrompts
+from hopyard.replica.console.prompt_session import KINDS, PromptSession, WaitingPrompts
 from hopyard.replica.replica_log import log
 
 MAX_CONSOLES = 32
@@ -111,12 +111,12 @@ class ConsoleAcceptor:
         reader = FrameReader()
         kind, start = _read_start(connection, reader)
         if kind == frames.ATTACH:
-            return not self._prompts.attach(connection)
+            return not self._prompts.attach(connection, str(start.get("kind", "repl")))
         connection.setblocking(False)
         stop: tuple[int, Callable[[], str]] = self._stop_read, lambda: _ENDED
         if start.get("kind") == "exec":
             CommandSession(connection, reader, start, self._process, self._exits, *stop).run()
-        elif start.get("kind") == "repl":
+        elif start.get("kind") in KINDS:
             PromptSession(connection, reader, start, self._folder, self._prompts, *stop).run()
         else:
             answer = {"code": None, "reason": "the version of hopyard in the run has no such console"}

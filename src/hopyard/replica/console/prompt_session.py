@@ -8,6 +8,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,12 +18,19 @@ from typing import Any
 from hopyard.domain import console_frames as frames
 from hopyard.domain.console_frames import FrameReader
 from hopyard.private_files import open_below, open_no_follow
-from hopyard.sdk.prompt_point import PROMPTS_DIR
+from hopyard.sdk.prompt_point import PROMPTS_DIR, TERMINALS_DIR
 
-NO_SAFE_POINT = "the script has reached no safe point so far: a prompt needs hop.loop or hop.log"
+# by the kind of the console: where processes that take it have their cells, and what is missing without one
+KINDS = {
+    "repl": (
+        PROMPTS_DIR,
+        "the script has reached no safe point so far: a prompt needs hop.loop or hop.log",
+    ),
+    "terminal": (TERMINALS_DIR, "it has no shell that a terminal can connect to"),
+}
 _RING_INTERVAL_S = 0.5  # another user may have taken the connection that was meant for this one
 _BUFFER_BYTES = 256 * 1024
-_END_S = 5.0
+_END_S, _BEGIN_S = 5.0, 60.0
 _CELL = struct.Struct("=q")
 
 
@@ -41,12 +49,14 @@ class WaitingPrompts:
         with self._lock, suppress(ValueError):
             self._waiting.remove(session)
 
-    def attach(self, process: socket.socket) -> bool:
-        """Gives the oldest one the connection of a process. Returns False if none waits."""
+    def attach(self, process: socket.socket, kind: str) -> bool:
+        """Gives the oldest one of this kind the connection of a process. Returns False if none waits."""
         with self._lock:
-            if not self._waiting:
+            session = next((each for each in self._waiting if each.kind == kind), None)
+            if session is None:
                 return False
-            self._waiting.popleft().attach(process)
+            self._waiting.remove(session)
+            session.attach(process)
             return True
 
 
@@ -66,6 +76,7 @@ class PromptSession:
         why_stopped: Callable[[], str],
     ) -> None:
         self._connection, self._reader, self._start = connection, reader, start
+        self.kind = str(start.get("kind"))
         self._folder, self._waiting, self._stop, self._why_stopped = folder, waiting, stop, why_stopped
         self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._process: socket.socket | None = None
@@ -92,16 +103,20 @@ class PromptSession:
             os.close(self._wake_write)
 
     def _wait_for_process(self) -> bool:
-        """Returns whether a process has taken the prompt."""
+        """Returns whether a process has taken the console. The process of a shell may not have begun yet."""
+        place, missing = KINDS[self.kind]
+        give_up_at = time.monotonic() + (_BEGIN_S if self.kind == "terminal" else 0.0)
         while self._process is None:
-            if not ring(self._folder):
-                self._exit(1, NO_SAFE_POINT)
+            has_process = ring(self._folder, place)
+            if not has_process and time.monotonic() >= give_up_at:
+                self._exit(1, missing)
                 return False
             poller = select.poll()
             for descriptor in (self._wake, self._stop):
                 poller.register(descriptor, select.POLLIN)
             poller.register(self._connection, select.POLLRDHUP)
-            ready = dict(poller.poll(_RING_INTERVAL_S * 1000))
+            interval_s = _RING_INTERVAL_S if has_process else _RING_INTERVAL_S / 5
+            ready = dict(poller.poll(interval_s * 1000))
             if self._stop in ready:
                 self._exit(None, self._why_stopped())
                 return False
@@ -141,7 +156,7 @@ class PromptSession:
                     self._exit(None, "the process of the script left the prompt")
                     return
             if self._stop in ready:
-                self._send(bytes(to_user))
+                self._send(bytes(to_user) + _rest(process))
                 self._exit(None, self._why_stopped())
                 return
 
@@ -154,11 +169,11 @@ class PromptSession:
             self._connection.sendall(data)
 
 
-def ring(folder: Path) -> bool:
-    """Requests the first live process of the script that has safe points to take a prompt. Returns False if
-    there is none. folder: of the replica."""
+def ring(folder: Path, place: str) -> bool:
+    """Requests the first live process with a cell to take a console. Returns False if there is none. folder:
+    of the replica. place: the folder of the cells in it."""
     try:
-        prompts = open_below(folder, PROMPTS_DIR, os.O_RDONLY | os.O_DIRECTORY)
+        prompts = open_below(folder, place, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return False
     try:
@@ -177,6 +192,15 @@ def ring(folder: Path) -> bool:
         return False
     finally:
         os.close(prompts)
+
+
+def _rest(process: socket.socket) -> bytes:
+    """Returns what a process that has ended had sent."""
+    rest = bytearray()
+    with suppress(OSError):
+        while len(rest) < _BUFFER_BYTES and (data := process.recv(frames.DATA_BYTES)):
+            rest += data
+    return bytes(rest)
 
 
 def _rank(name: str) -> int:

@@ -26,6 +26,13 @@ _SIZE = Meta(ge=1, lt=1 << 16)
 class ConsoleKind(StrEnum):
     EXEC = "exec"  # a command beside the script
     REPL = "repl"  # statements of Python in the process of the script
+    TERMINAL = "terminal"  # the shell of `hop shell`
+
+
+_ACTIONS = {
+    ConsoleKind.REPL: "opened a Python prompt",
+    ConsoleKind.TERMINAL: "connected a terminal",
+}
 
 
 class TerminalIn(RequestModel):
@@ -61,8 +68,8 @@ def console_endpoints(services: Services, access: ConsoleAccess) -> Sequence[End
         the command."""
         body, caller = request.body, request.caller
         run = await services.runs.get(RunId(request.path["id"]))
-        is_prompt = body.kind is ConsoleKind.REPL
-        if is_prompt:
+        action = _ACTIONS.get(body.kind)
+        if action is not None:
             body.command.clear()
         elif not body.command or not body.command[0] or any("\0" in word for word in body.command):
             raise SpecError("command: no program is named", hints=("name one: `hop exec RUN -- ls`",))
@@ -79,8 +86,7 @@ def console_endpoints(services: Services, access: ConsoleAccess) -> Sequence[End
         text = shlex.join(body.command)
         shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
         at_rank = f" in replica {body.rank}" if run.spec.size > 1 else ""
-        action = "opened a Python prompt" if is_prompt else f"ran `{shown}`"
-        sentence = f"{caller.user} {action}{at_rank}"
+        sentence = f"{caller.user} {action or f'ran `{shown}`'}{at_rank}"
         return OpenConsoleOut(await access.open(run, attempt, body.rank, start, sentence, caller))
 
     return [
