@@ -55,6 +55,7 @@ RunEventKind = Literal[
     "preempted",
     "promised",
     "restarted",
+    "resumed",
     "stop-trial",
     "time-limit",
     "unread-params",
@@ -210,6 +211,9 @@ class ChangeOut(TypedDict):
 
 
 class CheckpointIn(TypedDict):
+    """path: of a checkpoint that the script saved itself, below `run/` or `work/`. The manifest is the
+    part of the run folder with its files."""
+
     attempt: NotRequired[str | None]
     best_by: NotRequired[str]
     created_at: NotRequired[str | None]
@@ -217,6 +221,7 @@ class CheckpointIn(TypedDict):
     manifest: str
     metrics: NotRequired[Mapping[str, float | Literal["-Infinity", "Infinity", "NaN"] | None]]
     offsets: NotRequired[Mapping[str, int]]
+    path: NotRequired[str]
     rank: int
     run: NotRequired[str | None]
     size_bytes: NotRequired[int | None]
@@ -229,7 +234,8 @@ class CheckpointOut(TypedDict):
     rolls back everything after it. kept: exempt from clean-up (best of a leaderboard, or requested).
     damaged: it cannot be read, and is not used. best_by: the metric by which the script chooses the best
     checkpoint: "max:val_acc" as requested, "val_acc" as derived from its results, "" for none. best: it
-    has the best value of the run; set in listings only."""
+    has the best value of the run; set in listings only. path: where the script saved it itself, below
+    `run/` or `work/`; "" for a checkpoint of Hopyard."""
 
     attempt: str
     best: bool
@@ -240,6 +246,7 @@ class CheckpointOut(TypedDict):
     manifest: str
     metrics: dict[str, float | Literal["-Infinity", "Infinity", "NaN"]]
     offsets: dict[str, int]
+    path: str
     rank: int
     run: str
     size_bytes: int
@@ -1336,6 +1343,7 @@ class RunSpec(TypedDict):
     queue: NotRequired[str | None]
     reads: NotRequired[list[str]]
     resume: NotRequired[ResumeFrom | None]
+    resume_arguments: NotRequired[list[str]]
     roles: list[RoleSpec]
     secrets: NotRequired[list[str]]
     study: NotRequired[StudyIn | None]
@@ -1477,6 +1485,7 @@ class SpecIn(TypedDict):
     queue: NotRequired[str | None]
     reads: NotRequired[Sequence[str]]
     resume: NotRequired[ResumeIn | None]
+    resume_arguments: NotRequired[Sequence[str]]
     roles: Sequence[RoleIn]
     secrets: NotRequired[Sequence[str]]
     study: NotRequired[StudyIn | None]
