@@ -67,6 +67,7 @@ from hopyard.server.authentication import hash_token, new_user_token
 from hopyard.server.build_services import build_services
 from hopyard.server.connections import Connections, backlog_for
 from hopyard.server.discovery_files import DiscoveryFiles
+from hopyard.server.idle_watch import IdleWatch
 from hopyard.server.ports.port_proxy import PortProxy
 from hopyard.server.protocol import AllowedHosts, protocol_factory
 from hopyard.server.services import Services
@@ -447,6 +448,7 @@ async def serve(
             background = [
                 services.controller.run(),
                 notifier.run(),
+                IdleWatch(services, clock).run(),
                 *cleanups,
                 run_full_collections(clock),
                 audit,

@@ -37,6 +37,7 @@ MEANINGS: dict[str, tuple[Any, ...]] = {
     "requirements": tuple(value for value in VALUES if isinstance(value, str)),  # no such file
     "max_output": (1, 3, 64, 101, 0.5, 2.25, -1, "0.5", "1.25", "3600", "8", "3.11"),  # less than 1M
     "max_metrics": (1, 3, 64, 101, 0.5, 2.25, -1, "0.5", "1.25", "3600", "8", "3.11"),
+    "idle": ("0.5", "1.25", "8", "3.11"),  # less than 1m
     "memory": (1, 3, 64, 101, 0.5, 2.25, "0.5", "1.25", "3600", "8", "3.11"),  # no unit
     "gpu_memory": (1, 3, 64, 101, 0.5, 2.25, "0.5", "1.25", "3600", "8", "3.11"),
     "gpus": (2.25, "1.25", "3.11"),  # neither whole GPUs nor a share

@@ -171,7 +171,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         requirements=tmp_path / "r.txt", interpreter=sys.executable, secrets=("S",), max_output_bytes=MIB,
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
-        resume_arguments=("--resume {checkpoint}",),
+        resume_arguments=("--resume {checkpoint}",), idle_s=60.0,
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))

@@ -123,6 +123,8 @@ def info_lines(
         yield "topology", _topology_text(topology)
     if time_limit_s := spec.get("time_limit_s"):
         yield "time limit", format_time(time_limit_s)
+    if (idle_s := spec.get("idle_s")) is not None:
+        yield "idle", f"ends after {format_time(idle_s)} without use and connections"
     if max_output_bytes := spec.get("max_output_bytes"):
         yield "max output", f"{format_memory(max_output_bytes)} of each of stdout and stderr"
     if max_metrics_bytes := spec.get("max_metrics_bytes"):

@@ -332,6 +332,11 @@ run_gpus_option = click.option(
     metavar="N|MODEL:N",
     help="GPUs per replica: 2, a share of one 0.5, of a model A100:8, of one of two A100|H100:2.",
 )
+idle_option = click.option(
+    "--idle",
+    metavar="30m",
+    help="End the run after so long without use of CPU or GPU, and without an open port or console.",
+)
 time_option = click.option(
     "--time",
     metavar="2h",
@@ -358,6 +363,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
         run_gpus_option,
         gpu_memory_option,
         time_option,
+        idle_option,
         requirements_option,
         python_option,
         env_option,

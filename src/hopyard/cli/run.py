@@ -15,6 +15,7 @@ from hopyard.cli.options import (
     env_option,
     extras_option,
     gpu_memory_option,
+    idle_option,
     json_option,
     launcher_option,
     max_metrics_option,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
 @gpu_memory_option
 @extras_option
 @time_option
+@idle_option
 @max_output_option
 @max_metrics_option
 @metric_line_option

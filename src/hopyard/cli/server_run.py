@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hopyard.cli.attach import print_end, result_json
 from hopyard.cli.run_text import address, exit_code, is_final, start_line
 from hopyard.cli.submit_notices import print_notices
 from hopyard.cli.terminal import console
+from hopyard.domain.idle_rule import SESSION_IDLE_S
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -43,7 +45,7 @@ def submit_server(
     from hopyard.client.submit import submit_run
 
     client, run = submit_run(
-        request,
+        replace(request, idle_s=request.idle_s or SESSION_IDLE_S),
         folder,
         interpreter=request.interpreter or None,
         notify=console.print_message,

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hopyard.cli.options import (
+    idle_option,
     json_option,
     name_option,
     pool_option,
@@ -29,6 +30,7 @@ from hopyard.domain.run_port import TENSORBOARD_PORT
 @click.option("--cpus", metavar="N", help="CPUs, also fractions; a limit if given.  [default: 0.1]")
 @run_memory_option
 @click.option("--python", metavar="PATH", help="An interpreter with TensorBoard.  [default: the caller's]")
+@idle_option
 @name_option
 @queue_option
 @priority_option

@@ -55,6 +55,7 @@ from hopyard.config.run_request import (
     RoleRequest,
     RunRequest,
     default_project,
+    parse_idle,
     parse_mounted_dataset,
     parse_stream_limit,
 )
@@ -90,6 +91,7 @@ RUN_KEYS = (
     "preemptible",
     "topology",
     "time",
+    "idle",
     "max_output",
     "max_metrics",
     "checkpoints",
@@ -129,6 +131,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         preemptible=read_field(top, "preemptible", SpecIn),
         topology=top.amount("topology", resource_requests.parse_topology),
         time_limit_s=top.amount("time", units.parse_time),
+        idle_s=top.amount("idle", parse_idle),
         max_output_bytes=top.amount("max_output", parse_stream_limit),
         max_metrics_bytes=top.amount("max_metrics", parse_stream_limit),
         outputs=_read_outputs(top),

@@ -220,6 +220,7 @@ _PROPERTIES: dict[str, Schema] = {
     "preemptible": _flag("false: never preempted."),
     "topology": _TOPOLOGY,
     "time": _amount("Time limit of each attempt: 2h, 90m, 3600.", _TIME, exclusiveMinimum=0),
+    "idle": _amount("Ends after so long without use: 30m.", _TIME, minimum=60),
     "max_output": _amount("Bytes of stdout and of stderr that are kept: 64M.", _MEMORY),
     "max_metrics": _amount("Bytes of the reports that are kept: 64M.", _MEMORY),
     "checkpoints": {

@@ -33,6 +33,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "preemptible": None if request.preemptible else False,
         "topology": _topology_text(request.topology),
         "time": None if request.time_limit_s is None else units.format_time(request.time_limit_s),
+        "idle": None if request.idle_s is None else units.format_time(request.idle_s),
         "max_output": _memory_text(request.max_output_bytes),
         "max_metrics": _memory_text(request.max_metrics_bytes),
         "checkpoints": list(request.checkpoint_files),

@@ -24,6 +24,7 @@ from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.gang import NODE_LEVEL, Closeness
+from hopyard.domain.idle_rule import MIN_IDLE_S
 from hopyard.domain.ids import check_name, slug
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
@@ -141,6 +142,7 @@ class RunRequest:
     metric_lines: tuple[str, ...] = ()
     ports: Mapping[str, int] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
+    idle_s: float | None = None
     on_end: tuple[NotifyTarget, ...] = ()
     evaluation: Mapping[str, Any] | None = None
     resume_arguments: tuple[str, ...] = ()
@@ -173,6 +175,7 @@ class RunRequest:
             **({"outputs": list(self.outputs)} if self.outputs else {}),
             **({"metric_lines": list(self.metric_lines)} if self.metric_lines else {}),
             **({"ports": dict(self.ports)} if self.ports else {}),
+            **({} if self.idle_s is None else {"idle_s": self.idle_s}),
             **({"reads": list(self.reads)} if self.reads else {}),
             **({"on_end": [asdict(target) for target in self.on_end]} if self.on_end else {}),
             **({} if self.evaluation is None else {"evaluation": dict(self.evaluation)}),
@@ -352,8 +355,8 @@ def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --outputs, --metric-line,
-    --port, --on-end, --resume-arg, --no-preempt and --topology as fields of a RunRequest.
+    """Returns the options --queue, --priority, --time, --idle, --max-output, --max-metrics, --outputs,
+    --metric-line, --port, --on-end, --resume-arg, --no-preempt and --topology as fields of a RunRequest.
 
     Raises SpecError."""
     fields: dict[str, Any] = {}
@@ -363,6 +366,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["priority"] = check_priority(options["priority"])
     if options.get("time") is not None:
         fields["time_limit_s"] = units.parse_time(options["time"], what="--time")
+    if options.get("idle") is not None:
+        fields["idle_s"] = parse_idle(options["idle"], what="--idle")
     for name in ("max_output", "max_metrics"):
         if options.get(name) is not None:
             fields[f"{name}_bytes"] = parse_stream_limit(options[name], what=f"--{name.replace('_', '-')}")
@@ -381,6 +386,14 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("topology") is not None:
         fields["topology"] = resource_requests.parse_topology(options["topology"])
     return fields
+
+
+def parse_idle(text: str, *, what: str = "idle") -> float:
+    """Parses the time without use after which a run ends. Raises SpecError."""
+    idle_s = units.parse_time(text, what=what)
+    if idle_s < MIN_IDLE_S:
+        raise SpecError(f"{what}: `{text}` is too short", hints=("give 1m or more",))
+    return idle_s
 
 
 def parse_stream_limit(text: str, *, what: str = "size") -> int:

@@ -224,6 +224,7 @@ class RunSpec:
     outputs: tuple[str, ...] = ()  # patterns of the files to keep, see `domain.path_filter`; all without
     metric_lines: tuple[str, ...] = ()  # of the output, see `domain.metric_line`
     ports: Mapping[str, int] = field(default_factory=dict)  # by name, see `domain.run_port`
+    idle_s: float | None = None  # after so long without use the run ends, see `domain.idle_rule`
     reads: tuple[RunId, ...] = ()  # other runs of which it may read data: TensorBoard shows them
     on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
     evaluation: Evaluation | None = None  # the checkpoints that it evaluates

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from hopyard.controller.blob_gc import BlobCollector
@@ -32,6 +32,7 @@ from hopyard.server.node_cache import NodeCache
 from hopyard.server.pending_commands import PendingCommands
 from hopyard.server.queue_cache import QueueCache
 from hopyard.server.remote_blobs import RemoteBlobs
+from hopyard.server.run_connections import RunConnections
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
@@ -70,7 +71,7 @@ class Services:
     working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
     the replicas of an attempt sync now, if the engine can. connect_port: as of `ConnectsPorts`.
     check_targets: raises SpecError for a target of notifications that the server cannot notify.
-    connect_console: as of `ConnectsConsoles`.
+    connect_console: as of `ConnectsConsoles`. connections: to ports and consoles.
     """
 
     runs: RunStore
@@ -112,6 +113,7 @@ class Services:
     wake: Callable[[AttemptId], Awaitable[None]] = _wake_nothing
     work_folders: Callable[[AttemptId], Mapping[int, Path]] = lambda _: {}
     connect_port: ConnectPort = refuse_port
+    connections: RunConnections = field(default_factory=lambda: RunConnections(lambda: datetime.now(UTC)))
     check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None
 
     async def latest_metrics(self, run: RunId) -> Mapping[str, tuple[int, float]]:

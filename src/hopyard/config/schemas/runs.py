@@ -19,6 +19,7 @@ from hopyard.config.limits import (
     MAX_GPUS,
     MAX_MEMORY_BYTES,
     MAX_PROCESSES,
+    MAX_SECONDS,
 )
 from hopyard.config.schemas.fields import (
     LINE,
@@ -43,6 +44,7 @@ from hopyard.config.schemas.fields import (
 )
 from hopyard.config.schemas.studies import StudyIn, to_study_json
 from hopyard.domain.gang import Closeness
+from hopyard.domain.idle_rule import MIN_IDLE_S
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notification import MAX_TARGET, MAX_TARGETS, NotifyOn
@@ -239,6 +241,7 @@ class SpecIn(RequestModel):
     outputs: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     metric_lines: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
     ports: Annotated[dict[Key, PortNumber], Meta(max_length=MAX_PORTS)] = msgspec.field(default_factory=dict)
+    idle_s: Annotated[float, Meta(ge=MIN_IDLE_S, le=MAX_SECONDS)] | None = None
     reads: Annotated[tuple[Id, ...], Meta(max_length=MAX_NAMES)] = ()
     on_end: Annotated[tuple[NotifyTargetIn, ...], Meta(max_length=MAX_TARGETS)] = ()
     evaluation: EvaluationIn | None = None

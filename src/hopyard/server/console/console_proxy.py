@@ -77,7 +77,8 @@ class ConsoleProxy:
             try:
                 client[1].write(_HEAD)
                 writer.write(frames.json_frame(frames.START, console.start))
-                await relay(client, (reader, writer), idle_s=IDLE_S)
+                with self._services.connections.connected(run):
+                    await relay(client, (reader, writer), idle_s=IDLE_S)
             finally:
                 self._writers -= own
                 writer.close()

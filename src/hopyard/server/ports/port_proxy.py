@@ -188,7 +188,8 @@ class PortProxy:
             reader, writer = await self._services.connect_port(port.attempt, port.address.rank, port.number)
             self._writers.add(writer)
             try:
-                yield reader, writer
+                with self._services.connections.connected(run):
+                    yield reader, writer
             finally:
                 self._writers.discard(writer)
                 writer.close()
