@@ -119,7 +119,7 @@ def test_paused_gang_resumes_and_stops_together(tmp_path: Path) -> None:
                 if not is_paused:
                     members[rank].leave()
                     break
-                action = members[rank].wait_for_action()
+                action = members[rank].wait_for_action(lambda: None)
             if len(seen[rank]) == len(kinds):
                 return
 
