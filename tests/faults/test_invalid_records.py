@@ -8,11 +8,9 @@ import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.faults.server_home import ServerHome, has_ended, wait_until
 
@@ -36,23 +34,30 @@ def rename_run(server_home: ServerHome, run: str, invalid_id: str) -> None:
     database.close()
 
 
-@pytest.mark.parametrize("invalid_id", ["abcdef\n", "-leading with space-"])
-def test_run_with_invalid_stored_id_is_stopped_and_removed(server_home: ServerHome, invalid_id: str) -> None:
+def test_runs_with_invalid_stored_ids_are_stopped_and_removed(server_home: ServerHome) -> None:
     server_home.write("waits.py", WAITS)
     full = server_home.run(server_home.run_detached("--cpus", "4", "waits.py"))
     server_home.wait_for_phase(full["id"], "running")
-    first, second = (server_home.run(server_home.run_detached("waits.py")) for _ in range(2))
+    invalid_ids = ("abcdef\n", "-leading with space-")
+    queued, started = (
+        [server_home.run(server_home.run_detached("waits.py")) for _ in invalid_ids] for _ in range(2)
+    )
     server_home.ok("down", "--keep-runs")
-    rename_run(server_home, first["id"], invalid_id)
-    rename_run(server_home, second["id"], f"{invalid_id}{invalid_id}")
+    for invalid_id, first, second in zip(invalid_ids, queued, started, strict=True):
+        rename_run(server_home, first["id"], invalid_id)
+        rename_run(server_home, second["id"], f"{invalid_id}{invalid_id}")
     server_home.ok("up")
-    server_home.ok("stop", first["name"], full["id"])  # a queued run, and the run that blocks it
-    wait_until(lambda: server_home.run(second["name"])["phase"] != "queued", "the start of the other one")
-    server_home.ok("stop", second["name"])
+    # two queued runs, and the run that blocks the others
+    server_home.ok("stop", *(run["name"] for run in queued), full["id"])
+    wait_until(
+        lambda: all(server_home.run(run["name"])["phase"] != "queued" for run in started),
+        "the start of the other two",
+    )
+    server_home.ok("stop", *(run["name"] for run in started))
     wait_until(lambda: not server_home.ok("ps", "--json").json, "the end of the runs")
-    for run in (first, second):
+    for run in (*queued, *started):
         server_home.ok("info", run["name"])
-        server_home.ok("rm", "-y", run["name"])
+    server_home.ok("rm", "-y", *(run["name"] for run in (*queued, *started)))
     assert [run["id"] for run in server_home.ok("ps", "--all", "--json").json] == [full["id"]]
     wait_until(
         lambda: not [attempt for attempt in server_home.home.attempts.iterdir() if attempt.name[0] != "."],
@@ -133,23 +138,33 @@ def _files(process: psutil.Process) -> list[psutil._common.popenfile]:
         return []
 
 
-@pytest.mark.parametrize("damage", [remove_all, remove_status, damage_all, freeze, replace_by_folders])
-def test_run_with_damaged_folder_or_frozen_replica_is_stopped(
-    server_home: ServerHome, damage: Callable[[Path], None]
-) -> None:
+def test_runs_with_damaged_folders_and_frozen_replicas_are_stopped(server_home: ServerHome) -> None:
     server_home.write("waits.py", WAITS)
-    run = server_home.run(server_home.run_detached("waits.py"))
-    server_home.wait_for_output(run, "begun")
-    script = int(server_home.replica_status(run)["child_pid"])
-    folder = server_home.replica(run)
-    replica = json.loads((folder / "status.json").read_bytes())["pid"]
-    damage(folder)
-    server_home.hop("stop", run["id"], "--grace", "1")
-    wait_until(lambda: has_ended(script) and has_ended(replica), "the end of its processes")
-    wait_until(lambda: server_home.run(run["id"])["phase"] in ("cancelled", "failed"), "the end of the run")
+    damages = (remove_all, remove_status, damage_all, freeze, replace_by_folders)
+    runs = [server_home.run(server_home.run_detached("--cpus", "0.5", "waits.py")) for _ in damages]
+    ids = [run["id"] for run in runs]
+    for run in runs:
+        server_home.wait_for_output(run, "begun")
+    folders = [server_home.replica(run) for run in runs]
+    processes = [
+        pid
+        for run, folder in zip(runs, folders, strict=True)
+        for pid in (
+            int(server_home.replica_status(run)["child_pid"]),
+            int(json.loads((folder / "status.json").read_bytes())["pid"]),
+        )
+    ]
+    for damage, folder in zip(damages, folders, strict=True):
+        damage(folder)
+    server_home.hop("stop", *ids, "--grace", "1")
+    wait_until(lambda: all(map(has_ended, processes)), "the end of their processes")
+    wait_until(
+        lambda: all(server_home.run(run)["phase"] in ("cancelled", "failed") for run in ids),
+        "the end of the runs",
+    )
     wait_until(lambda: not server_home.ok("ps", "--json").json, "no live run")
-    server_home.ok("rm", "-y", run["id"])
-    wait_until(lambda: not folder.exists(), "the removal of its folder")
+    server_home.ok("rm", "-y", *ids)
+    wait_until(lambda: not any(folder.exists() for folder in folders), "the removal of their folders")
 
 
 def test_output_limit_is_minimum_of_run_and_server_limit(server_home: ServerHome) -> None:

@@ -28,6 +28,14 @@ def shared_postgres() -> Iterator[PostgreSQL]:
         yield postgres
 
 
+def age_records(postgres: PostgreSQL, schema: str, killed: ServerHome) -> None:
+    """Ages the lease and the heartbeat of a killed server, as if it had been away for a minute."""
+    postgres.execute(f"UPDATE {schema}.lease SET expires_at = expires_at - 60000000")
+    postgres.execute(
+        f"UPDATE {schema}.servers SET seen_at = seen_at - 60000000 WHERE place LIKE '%{killed.home.root}%'"
+    )
+
+
 @pytest.fixture
 def two_homes(tmp_path: Path, shared_postgres: PostgreSQL) -> Iterator[tuple[ServerHome, ServerHome, str]]:
     address = shared_postgres.new_database()
@@ -77,14 +85,19 @@ def test_second_server_becomes_leader_when_leader_is_killed(
 
 @pytest.mark.parametrize("ended_meanwhile", [True, False])
 def test_run_of_absent_server_ends_as_its_own_server_reports(
-    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path, *, ended_meanwhile: bool
+    two_homes: tuple[ServerHome, ServerHome, str],
+    shared_postgres: PostgreSQL,
+    tmp_path: Path,
+    *,
+    ended_meanwhile: bool,
 ) -> None:
-    first, second, _ = two_homes
+    first, second, schema = two_homes
     release = tmp_path / "let_go"
     first.write("waits.py", WAITS)
     live = first.run_detached("waits.py", "--", str(tmp_path / "begun"), str(release))
     script = psutil.Process(first.replica_status(first.wait_for_phase(live, "running"))["child_pid"])
     first.kill_server()
+    age_records(shared_postgres, schema, first)
     second.write("says.py", "print('from the second')\n")
     second.wait_for_phase(second.run_detached("says.py"), "succeeded")
     ready = {node["id"]: node["ready"] for node in second.ok("node", "ls", "--json").json}
@@ -111,9 +124,9 @@ def test_run_of_absent_server_ends_as_its_own_server_reports(
 
 
 def test_runs_of_lost_machine_end_when_its_node_is_removed(
-    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], shared_postgres: PostgreSQL, tmp_path: Path
 ) -> None:
-    first, second, _ = two_homes
+    first, second, schema = two_homes
     first.write("waits.py", WAITS)
     release = tmp_path / "let_go"
     runs = [
@@ -128,6 +141,7 @@ def test_runs_of_lost_machine_end_when_its_node_is_removed(
     up = second.hop("node", "rm", "--force", "first")
     assert up.code == 1 and "is up" in up.stderr, up
     first.kill_server()
+    age_records(shared_postgres, schema, first)
     second.ok("stop", runs[0])
     wait_until(
         lambda: (
@@ -226,13 +240,14 @@ open('made', 'w').write('x')
 
 
 def test_commands_name_absent_server_that_stores_output(
-    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], shared_postgres: PostgreSQL, tmp_path: Path
 ) -> None:
-    first, second, _ = two_homes
+    first, second, schema = two_homes
     first.write("saves.py", SAVES)
     run = first.run_detached("saves.py")
     first.wait_for_phase(run, "succeeded")
     first.kill_server()
+    age_records(shared_postgres, schema, first)
     second.write("says.py", "print('from the second')\n")
     second.wait_for_phase(second.run_detached("says.py"), "succeeded")
 
@@ -328,9 +343,9 @@ def test_run_with_code_on_absent_server_waits(
 
 
 def test_run_resumes_from_checkpoint_on_node_of_another_server(
-    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], shared_postgres: PostgreSQL, tmp_path: Path
 ) -> None:
-    first, second, _ = two_homes
+    first, second, schema = two_homes
     release = tmp_path / "let_go"
     first.write("counts.py", COUNTS)
     run = first.wait_for_phase(first.run_detached("counts.py", "--", str(release)), "running")
@@ -344,6 +359,7 @@ def test_run_resumes_from_checkpoint_on_node_of_another_server(
         "the checkpoint",
     )
     first.kill_everything()
+    age_records(shared_postgres, schema, first)
     second.write("waits.py", WAITS)
     never = str(tmp_path / "never")
     # so that it becomes and stays the leader

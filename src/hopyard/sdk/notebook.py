@@ -13,8 +13,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import Any, cast
 
 from hopyard.domain.notebook import Notebook, executed_path, read_notebook
 from hopyard.errors import SpecError
@@ -77,6 +77,8 @@ def _check_packages(notebook: Notebook) -> None:
 
 
 def _execute(path: str, notebook: Notebook, values: dict[str, Any], folder: str) -> int:
+    # jsonschema would compile grammars of addresses for seconds, and no notebook is checked with them
+    sys.modules.setdefault("rfc3987_syntax", cast("ModuleType", None))
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.engines import papermill_engines
