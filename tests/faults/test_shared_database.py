@@ -314,11 +314,14 @@ def test_code_and_data_are_fetched_from_server_that_stores_them(
 
 
 def test_run_with_code_on_absent_server_waits(
-    two_homes: tuple[ServerHome, ServerHome, str],
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two_homes
-    first.ok("up")
-    wait_until(lambda: first.get("/nodes")["nodes"], "its node")
+    first.write("waits.py", WAITS)
+    # so that it stays the leader
+    first.wait_for_phase(
+        first.run_detached("waits.py", "--", str(tmp_path / "begun"), str(tmp_path / "never")), "running"
+    )
     first.ok("node", "cordon", "first")
     second.write("says.py", "print('from the second')\n")
     run = second.run_detached("says.py")
