@@ -23,7 +23,7 @@ _STEP_PATTERNS = tuple(
     )
 )
 _PLAIN_STEP = re.compile(r"(\d{1,15})")  # a whole name: `checkpoints/500`
-_PART_STEP = re.compile(r"(?:^|[-_.])(\d{1,15})(?=[-_.]|$)")  # `weights.07-0.25.h5`, `model-12.pt`
+_PART_STEP = re.compile(r"(?:^|[-_.])(\d{1,15})(?=[-_.]|\Z)")  # `weights.07-0.25.h5`, `model-12.pt`
 _PARENT_OF_STEPS = re.compile(r"checkpoint|ckpt|snapshot", re.IGNORECASE)
 # files that are written only into the folder of one checkpoint: of Hugging Face, accelerate, PyTorch's
 # distributed checkpoints, Keras
