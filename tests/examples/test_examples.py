@@ -23,13 +23,13 @@ class ExampleHome:
     """A home of its own, with the digits in it."""
 
     def __init__(self, root: Path) -> None:
-        self.home = Home(root / "home")
+        self.home, self.folder = Home(root / "home"), ROOT
         self.env = {**CLEAN, "HOPYARD_HOME": str(self.home.root)}
 
     def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         result = subprocess.run(
             [sys.executable, *words],
-            cwd=ROOT,
+            cwd=self.folder,
             env={**self.env, **env},
             capture_output=True,
             text=True,
@@ -41,6 +41,17 @@ class ExampleHome:
 
     def hop(self, *words: str) -> str:
         return self.python("-m", "hopyard.cli", *words).stdout
+
+    def hop_fails(self, *words: str) -> None:
+        result = subprocess.run(
+            [sys.executable, "-m", "hopyard.cli", *words],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        assert result.returncode != 0, result.stdout
 
     def last(self) -> dict[str, Any]:
         return dict(json.loads(self.hop("info", "last", "--json")))

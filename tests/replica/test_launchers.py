@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,11 @@ from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.domain.resources import Resources
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.launchers.launch_command import launch_command
+from hopyard.replica.launchers.mpi_channel import ChannelRefused, accept, connect
+from hopyard.replica.launchers.mpi_master import host_lines, message_of, mpirun_variables
+from hopyard.replica.launchers.mpi_plan import PLAN_FILE, read_plan
 from hopyard.replica.launchers.torchrun import torchrun_words
+from hopyard.replica.replica_dir import ReplicaDir
 
 HOSTS = {"chief-0": "127.1.0.1", "worker-0": "127.1.0.2", "worker-1": "127.1.0.3", "ps-0": "127.1.0.4"}
 PORTS = {name: 5000 + index for index, name in enumerate(HOSTS)}
@@ -85,7 +91,7 @@ def test_tensorflow_gets_the_servers_of_all_roles(
     peers: tuple[LauncherPeer, ...], name: str, cluster: dict[str, list[str]]
 ) -> None:
     spec = make_spec(Launcher.TENSORFLOW, name, peers)
-    words, variables = launch_command(spec, ["a"], interpreter="/p", env={})
+    words, variables = launch_command(spec, ReplicaDir(Path("/a")), ["a"], interpreter="/p", env={})
     task = {"type": spec.launch.role, "index": spec.launch.role_rank}
     assert (words, json.loads(variables["TF_CONFIG"])) == (["a"], {"cluster": cluster, "task": task})
 
@@ -100,3 +106,66 @@ def test_jax_gets_its_coordinator() -> None:
         "JAX_NUM_PROCESSES": "2",
         "JAX_PROCESS_ID": "1",
     }
+
+
+def test_missing_mpirun_is_named_before_the_start(tmp_path: Path) -> None:
+    spec = make_spec(Launcher.MPI, "worker-0", WORKERS)
+    with pytest.raises(PrepareFailed, match="needs `mpirun`.*add the package openmpi"):
+        launch_command(spec, ReplicaDir(tmp_path), ["a"], interpreter="/p", env={"PATH": str(tmp_path)})
+    other = tmp_path / "mpirun"
+    other.write_text("#!/bin/sh\necho HYDRA build details:\n")
+    other.chmod(0o755)
+    with pytest.raises(
+        PrepareFailed, match="needs Open MPI, but .* is another program .HYDRA build details:"
+    ):
+        launch_command(spec, ReplicaDir(tmp_path), ["a"], interpreter="/p", env={"PATH": str(tmp_path)})
+
+
+def test_first_replica_of_mpi_is_the_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    program.chmod(0o755)
+    for name, module in (("worker-0", "mpi_master"), ("worker-1", "mpi_agent")):
+        spec = make_spec(Launcher.MPI, name, WORKERS)
+        env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        words, _ = launch_command(spec, ReplicaDir(tmp_path), ["a"], interpreter="/p", env=env)
+        assert words == ["/p", "-S", "-m", f"hopyard.replica.launchers.{module}"]
+    monkeypatch.setenv("HOPYARD_REPLICA_DIR", str(tmp_path))
+    plan = read_plan()
+    assert host_lines(plan) == "127.1.0.2 slots=2\n127.1.0.3 slots=4\n", "their names do not resolve here"
+    assert mpirun_variables(plan, "/s")["OMPI_MCA_plm_rsh_agent"] == "/s"
+    assert (tmp_path / PLAN_FILE).stat().st_mode & 0o077 == 0, "it has the credential of the gang"
+
+
+def test_message_of_mpirun_is_one_line() -> None:
+    rule = "-" * 74
+    lines = [rule, "There are not enough slots", "available in the system.", rule]
+    assert message_of(lines) == "There are not enough slots available in the system."
+    abort = [rule, "MPI_ABORT was invoked on rank 3 in communicator", "with errorcode 5.", rule]
+    assert message_of(abort) == "rank 3 called MPI_Abort with error code 5"
+
+
+def test_only_replicas_of_the_gang_know_its_credential() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    refused: list[str] = []
+
+    def serve() -> None:
+        for _ in range(2):
+            connection, _ = server.accept()
+            try:
+                channel, request = accept(connection, "secret")
+                channel.send(b"r", request["kind"].encode())
+            except ChannelRefused as error:
+                refused.append(str(error))
+            finally:
+                connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    port = server.getsockname()[1]
+    with pytest.raises(ChannelRefused, match="no replica of this gang"):
+        connect("127.0.0.1", port, "another", {"kind": "start"})
+    assert connect("127.0.0.1", port, "secret", {"kind": "start"}).receive() == (b"r", b"start")
+    thread.join(60)
+    assert refused == ["a client does not know the secret of the gang"]
+    server.close()

@@ -15,6 +15,7 @@ from hopyard.config.home import Home
 from hopyard.config.units import format_bytes
 from hopyard.datasets.output_files import scan_stamps
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder, exit_after_replica_death
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
@@ -227,11 +228,16 @@ class Replica:
         argv = [*command.words, *resume_words]
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
-        argv, variables = launch_command(spec, argv, interpreter=prepared.interpreter.path, env=env)
+        argv, variables = launch_command(spec, folder, argv, interpreter=prepared.interpreter.path, env=env)
         env |= variables
         view = home_view(spec, folder)
         if view is not None:
-            view = replace(view, mounts={**prepared.mounts, **mount_hosts_file(spec, folder.root)})
+            view = replace(
+                view,
+                mounts={**prepared.mounts, **mount_hosts_file(spec, folder.root)},
+                # MPI takes daemons with one host name for the same node
+                host_name=launch.host_name if launch.launcher is Launcher.MPI else "",
+            )
         if folder.shared_work is None or spec.node.is_first:
             self._tensorboard = TensorBoardTail(
                 folder,

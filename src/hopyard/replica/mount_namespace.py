@@ -21,7 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x20000, 0x4000000, 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = (
     1,
     2,
@@ -58,7 +58,8 @@ class MountView:
     read_only: folders and files, with everything below them. hidden: files and folders that appear empty.
     writable: folders that stay as they are, also below the other ones. links: the target of each symbolic
     link directly in an unmounted folder. mounts: the tree or file, read-only, at each existing path.
-    places: the folder, writable, at each of these paths below an unmounted folder.
+    places: the folder, writable, at each of these paths below an unmounted folder. host_name: what `hostname`
+    prints, where the kernel allows a private one; "" for that of the machine.
     """
 
     read_only: Sequence[Path] = ()
@@ -68,6 +69,7 @@ class MountView:
     links: Mapping[Path, Path] = field(default_factory=dict)
     mounts: Mapping[Path, Path] = field(default_factory=dict)
     places: Mapping[Path, Path] = field(default_factory=dict)
+    host_name: str = ""
 
 
 @cache
@@ -114,6 +116,9 @@ def apply_view(view: MountView, isolation_mode: IsolationMode, namespace: int | 
     if isolation_mode is IsolationMode.MODES:
         return
     _unshare(isolation_mode, namespace)
+    if view.host_name and _libc.unshare(_CLONE_NEWUTS) == 0:
+        name = view.host_name.encode()
+        _libc.sethostname(name, len(name))
     # Opened in this namespace: the kernel binds no paths of another one.
     read_only, writable = _open(view.read_only), _open(view.writable)
     trees, places = _open_sources(view.mounts), _open_sources(view.places)

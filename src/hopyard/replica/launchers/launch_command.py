@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.replica.launchers import jax, tensorflow, torchrun
+from hopyard.replica.launchers import jax, mpi, tensorflow, torchrun
+from hopyard.replica.replica_dir import ReplicaDir
 
 
 class LaunchCommand(NamedTuple):
@@ -18,7 +19,12 @@ class LaunchCommand(NamedTuple):
 
 
 def launch_command(
-    spec: ReplicaSpec, command: Sequence[str], *, interpreter: str, env: Mapping[str, str]
+    spec: ReplicaSpec,
+    folder: ReplicaDir,
+    command: Sequence[str],
+    *,
+    interpreter: str,
+    env: Mapping[str, str],
 ) -> LaunchCommand:
     """Returns what the replica starts for this command of the user. interpreter: the Python of the run. env:
     of the process. Raises PrepareFailed where the launcher cannot work."""
@@ -32,4 +38,7 @@ def launch_command(
         return LaunchCommand(words, {"TF_CONFIG": tensorflow.tf_config(spec)})
     if launcher is Launcher.JAX:
         return LaunchCommand(words, jax.jax_variables(spec))
+    if launcher is Launcher.MPI:
+        mpi.check_mpirun(env)
+        return LaunchCommand(mpi.mpi_words(spec, folder, words, interpreter), {})
     return LaunchCommand(words, {})

@@ -19,6 +19,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "wandb.sdk.wandb_summary": ("wandb_run",),
     "mlflow.tracking.client": ("mlflow_client",),
     "jax._src.clusters": ("jax_cluster",),
+    "mpi4py": ("mpi_exit",),
     "transformers.trainer": ("trainer_logs",),
     "lightning.fabric.loggers.csv_logs": ("trainer_logs",),
     "lightning_fabric.loggers.csv_logs": ("trainer_logs",),
