@@ -65,7 +65,8 @@ def test_listing_of_alchemist_runs_with_names_of_hopyard(launchers: ExampleHome)
 def test_failed_rank_of_mpi_is_the_reason(launchers: ExampleHome, tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text(
         "import time\nfrom mpi4py import MPI\n"
-        "if MPI.COMM_WORLD.allreduce(1) == 2 and MPI.COMM_WORLD.Get_rank() == 1:\n    raise ValueError('boom')\n"
+        "world = MPI.COMM_WORLD\n"
+        "if world.allreduce(1) == 2 and world.Get_rank() == 1:\n    raise ValueError('boom')\n"
         "time.sleep(600)\n"
     )
     launchers.folder = tmp_path

@@ -59,7 +59,11 @@ def test_missing_torch_is_named_before_the_start(tmp_path: Path) -> None:
     python.chmod(0o755)
     with pytest.raises(PrepareFailed, match="needs the package torch"):
         launch_command(
-            make_spec(Launcher.TORCHRUN, "worker-0", WORKERS), ["a"], interpreter=str(python), env={}
+            make_spec(Launcher.TORCHRUN, "worker-0", WORKERS),
+            ReplicaDir(Path("/a")),
+            ["a"],
+            interpreter=str(python),
+            env={},
         )
 
 
@@ -98,7 +102,7 @@ def test_tensorflow_gets_the_servers_of_all_roles(
 
 def test_jax_gets_its_coordinator() -> None:
     _, variables = launch_command(
-        make_spec(Launcher.JAX, "worker-1", WORKERS), ["a"], interpreter="/p", env={}
+        make_spec(Launcher.JAX, "worker-1", WORKERS), ReplicaDir(Path("/a")), ["a"], interpreter="/p", env={}
     )
     assert variables == {
         "JAX_COORDINATOR_ADDRESS": "127.1.0.2:5001",
@@ -110,14 +114,12 @@ def test_jax_gets_its_coordinator() -> None:
 
 def test_missing_mpirun_is_named_before_the_start(tmp_path: Path) -> None:
     spec = make_spec(Launcher.MPI, "worker-0", WORKERS)
-    with pytest.raises(PrepareFailed, match="needs `mpirun`.*add the package openmpi"):
+    with pytest.raises(PrepareFailed, match=r"needs `mpirun`.*add the package openmpi"):
         launch_command(spec, ReplicaDir(tmp_path), ["a"], interpreter="/p", env={"PATH": str(tmp_path)})
     other = tmp_path / "mpirun"
     other.write_text("#!/bin/sh\necho HYDRA build details:\n")
     other.chmod(0o755)
-    with pytest.raises(
-        PrepareFailed, match="needs Open MPI, but .* is another program .HYDRA build details:"
-    ):
+    with pytest.raises(PrepareFailed, match=r"needs Open MPI, but .*HYDRA build details:"):
         launch_command(spec, ReplicaDir(tmp_path), ["a"], interpreter="/p", env={"PATH": str(tmp_path)})
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 
-def install(module: ModuleType) -> None:
-    """module: `mpi4py`. The launcher sees the exit code, and ends the others."""
+def install(_module: ModuleType) -> None:
+    """_module: `mpi4py`. The launcher sees the exit code, and ends the others."""
     if os.environ.get("OMPI_COMM_WORLD_SIZE", "1") == "1":
         return
     previous = sys.excepthook
