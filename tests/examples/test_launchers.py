@@ -58,7 +58,7 @@ def test_listing_of_alchemist_runs_with_names_of_hopyard(launchers: ExampleHome)
     assert all(f"rank {rank} of 4 on {place}: slope 3.000" in out for rank, place in enumerate(places)), out
     run = launchers.last()
     assert run["phase"] == "succeeded" and run["summary"]["slope"] == pytest.approx(3, abs=1e-3)
-    assert run["tags"]["optimizer"] == "adam"
+    assert run["spec"]["tags"]["optimizer"] == "adam"
 
 
 @needs_mpi
