@@ -73,10 +73,17 @@ def test_each_checkpoint_is_evaluated_once_and_reported_at_its_step(shell: Shell
     assert trained in shell.hop("info", evaluation["name"]).text
 
 
-def test_single_checkpoint_of_an_ended_run(shell: Shell) -> None:
+def test_evaluator_of_a_file_and_single_checkpoints(shell: Shell, client: Client) -> None:
     shell.write("train.py", MODEL + "for turn in hop.loop(range(3)): model.n += 1\n")
     shell.write("evaluate.py", MODEL + "for each in hop.checkpoints(): print(each.step, model.n)\n")
-    trained = shell.hop("run", "--json", "train.py").json["name"]
+    shell.write(
+        "hop.yaml",
+        "roles: [{command: python train.py}]\nevaluator: {command: python evaluate.py, newest: true}\n",
+    )
+    trained = shell.hop("run", "--json", "hop.yaml").json["name"]
+    (beside,) = client.get_run(get_run(client, trained)["id"])["events"]
+    assert beside["kind"] == "evaluation"
+    assert shell.hop("logs", "-f", beside["detail"].split()[1]).text.splitlines()[-1] == "3 3"
     for words, printed in ((["--checkpoint", "2"], "2 2\n"), (["--newest", "--no-follow"], "3 3\n")):
         result = shell.hop("evaluate", trained, *words, "evaluate.py")
         assert (result.code, result.text) == (0, printed), result.stderr_text

@@ -16,7 +16,7 @@ from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.role_section import RESOURCE_KEYS, ROLE_KEYS
 from hopyard.config.run_file import TOP_KEYS, read_run_file
 from hopyard.config.run_file_text import format_run_file, run_file_values
-from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
+from hopyard.config.run_request import DatasetRequest, EvaluatorRequest, RoleRequest, RunRequest
 from hopyard.domain.notification import NotifyOn, NotifyTarget
 from hopyard.domain.restart_policy import NO_RESTART, RestartMode, RestartPolicy
 
@@ -136,6 +136,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         metric_lines=tuple(draw(st.sampled_from([[], ["step {step}: loss {loss}"]]))),
         resume_arguments=tuple(draw(st.sampled_from([[], ["--resume {checkpoint}", "-p a=b"]]))),
         ports=draw(st.sampled_from([{}, {"80": 80}, {"web": 80, "81": 81}])),
+        evaluator=draw(st.none() | st.builds(EvaluatorRequest, roles(name="judge"), st.booleans())),
         on_end=draw(
             st.sampled_from([(), (NotifyTarget("lab"), NotifyTarget("a@b.org", (NotifyOn.FAILED,)))])
         ),
@@ -172,6 +173,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
         resume_arguments=("--resume {checkpoint}",), idle_s=60.0,
+        evaluator=EvaluatorRequest(role),
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))

@@ -146,6 +146,7 @@ def run(
     from hopyard.cli.attach import attach_to_run
     from hopyard.cli.terminal.transfer_bar import TransferBar
     from hopyard.client.param_forms import with_param_format
+    from hopyard.client.run_evaluator import submit_evaluator
     from hopyard.client.submit import submit_run
 
     if print_schema:
@@ -163,6 +164,7 @@ def run(
     if code_folder != folder:
         print_message(f"note: {what} runs in its own folder, {code_folder}, not in the current one")
     check_code_folder(code_folder)
+    plain_request = request
     request = with_param_format(request, code_folder, notify=print_message)
     interpreter = find_interpreter(options.get("python"))
     if print_spec:
@@ -178,6 +180,7 @@ def run(
         notify=print_message,
         on_progress=TransferBar,
     )
+    submit_evaluator(plain_request, submitted, code_folder, interpreter=interpreter, notify=print_message)
     return attach_to_run(client, submitted, detach=detach, as_json=as_json, folder=code_folder)
 
 

@@ -21,6 +21,7 @@ from hopyard.client.build_run import build_request, check_code_folder, find_inte
 from hopyard.client.checkpoint_lookup import CheckpointChoice
 from hopyard.client.feedback import print_notice
 from hopyard.client.param_forms import with_param_format
+from hopyard.client.run_evaluator import submit_evaluator
 from hopyard.client.run_lookup import fetch_runs
 from hopyard.client.run_lookup import get_run as find_run
 from hopyard.client.submit import submit_run
@@ -247,8 +248,10 @@ def submit(
     request = _with_mappings(request, params or {}, env or {}, tags or {})
     code = target_folder(what, here)
     check_code_folder(code)
-    request = with_param_format(request, code, notify=print_notice)
-    client, run = submit_run(request, code, interpreter=find_interpreter(python), start_from=start_from)
+    formatted = with_param_format(request, code, notify=print_notice)
+    interpreter = find_interpreter(python)
+    client, run = submit_run(formatted, code, interpreter=interpreter, start_from=start_from)
+    submit_evaluator(request, run, code, interpreter=interpreter)
     return _from_json(client, run)
 
 

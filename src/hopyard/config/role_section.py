@@ -7,7 +7,7 @@ from typing import Any
 from hopyard.config import resource_requests, units
 from hopyard.config.limits import MAX_EXTRAS
 from hopyard.config.restart_section import read_restart
-from hopyard.config.run_request import RoleRequest, gpu_fields
+from hopyard.config.run_request import EvaluatorRequest, RoleRequest, gpu_fields
 from hopyard.config.schemas.runs import RoleIn
 from hopyard.config.section_values import read_field, read_flag, read_name, read_positive_field
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
@@ -50,6 +50,16 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
             hints=("a role needs at least a command: `roles: [{command: python train.py}]`",),
         )
     return tuple(roles)
+
+
+def read_evaluator(top: YamlSection) -> EvaluatorRequest | None:
+    """Returns the role under `evaluator`; None without one. Raises SpecError."""
+    if not top.contains("evaluator"):
+        return None
+    section = top.section("evaluator")
+    values = {key: value for key, value in section.values.items() if key != "newest"}
+    role = read_role(YamlSection(section.file, section.path, {"name": "evaluator", **values}))
+    return EvaluatorRequest(role, read_flag(section, "newest", default=False))
 
 
 def read_role(

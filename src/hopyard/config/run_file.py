@@ -20,6 +20,9 @@ priority: 50
 preemptible: false              # never preempted
 topology: near:rack             # of all replicas together
 time: 2h
+evaluator:                      # a run of its own that evaluates the checkpoints
+  command: python evaluate.py
+  newest: true                  # skips checkpoints when a newer one is complete
 roles:
   - name: worker
     replicas: 2                              # or {min: 2, max: 8}: as many as fit, resumed with another size
@@ -43,13 +46,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from hopyard.config import resource_requests, units
 from hopyard.config.key_values import Value, check_key, check_variable, split_key_mark
 from hopyard.config.requirements_path import parse_requirements_path
-from hopyard.config.role_section import read_roles
+from hopyard.config.role_section import read_evaluator, read_roles
 from hopyard.config.run_request import (
     DatasetRequest,
     RoleRequest,
@@ -101,7 +105,7 @@ RUN_KEYS = (
     "on_end",
     "resume_args",
 )
-TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "roles")
+TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "evaluator", "roles")
 
 
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:
@@ -109,6 +113,7 @@ def read_run_file(file: Path, *, folder: Path) -> RunRequest:
     file does not. Raises SpecError."""
     top = read_yaml(file).check_keys(*TOP_KEYS)
     request = read_request(top, read_roles(top), base=file.parent, folder=folder)
+    request = replace(request, evaluator=read_evaluator(top))
     check_file_spec(top, request.spec(code=None, git=None, environment={"python": request.python}))
     return request
 

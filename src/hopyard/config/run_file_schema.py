@@ -244,6 +244,15 @@ _PROPERTIES: dict[str, Schema] = {
         "propertyNames": {"pattern": f"^(?:{PORT_NAME_PATTERN})$"},
         "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_PORT_NUMBER},
     },
+    "evaluator": {
+        **_ROLE,
+        "description": "The role of a run of its own that evaluates the checkpoints of this one.",
+        "type": ["object", "null"],
+        "properties": {
+            **_ROLE["properties"],
+            "newest": _flag("true: skips checkpoints when a newer one is complete."),
+        },
+    },
     "restart": {**_RESTART, "description": "Restart policy of the roles without their own."},
     "on_end": {
         "description": "Is notified of the end of the run and of alerts: an e-mail address, the address of "

@@ -8,7 +8,7 @@ from typing import Any
 from hopyard.config import resource_requests, units
 from hopyard.config.resource_requests import GpuRequest
 from hopyard.config.restart_section import restart_values
-from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest
+from hopyard.config.run_request import DatasetRequest, EvaluatorRequest, RoleRequest, RunRequest
 from hopyard.config.yaml_loader import dump_yaml
 from hopyard.domain.launcher import PARAMETER_SERVER_ROLE, Launcher
 from hopyard.domain.notification import NotifyTarget
@@ -43,6 +43,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "launcher": _common_launcher(request.roles),
         "on_end": [_target_value(target) for target in request.on_end],
         "resume_args": list(request.resume_arguments),
+        "evaluator": _evaluator_values(request.evaluator),
         "roles": [_role_values(role, _common_launcher(request.roles)) for role in request.roles],
     }
     return _without_defaults(values)
@@ -66,6 +67,12 @@ def _common_launcher(roles: Sequence[RoleRequest]) -> str | None:
 
 def _target_value(target: NotifyTarget) -> Any:
     return {"to": target.to, "when": [str(event) for event in target.when]} if target.when else target.to
+
+
+def _evaluator_values(evaluator: EvaluatorRequest | None) -> dict[str, Any]:
+    if evaluator is None:
+        return {}
+    return _role_values(evaluator.role, None) | ({"newest": True} if evaluator.newest else {})
 
 
 def _role_values(role: RoleRequest, launcher: str | None) -> dict[str, Any]:

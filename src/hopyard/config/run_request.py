@@ -6,7 +6,7 @@ It has what the command line and `hop.yaml` share. The caller adds the packed co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +107,15 @@ class DatasetRequest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluatorRequest:
+    """The role that evaluates the checkpoints of the run, as a run of its own. newest: as in
+    `domain.evaluation`."""
+
+    role: RoleRequest
+    newest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """The request of a run. requirements: a file to build the environment from. python: a version, for that.
     interpreter: the absolute path of the Python to use; "" leaves it to the client.
@@ -146,6 +155,26 @@ class RunRequest:
     on_end: tuple[NotifyTarget, ...] = ()
     evaluation: Mapping[str, Any] | None = None
     resume_arguments: tuple[str, ...] = ()
+    evaluator: EvaluatorRequest | None = None
+
+    def evaluation_of(self, run: str, *, newest: bool = False) -> RunRequest:
+        """Returns the request of the evaluator, with the code, data and environment of this request. run: the
+        id of the run that it evaluates."""
+        assert self.evaluator is not None
+        return replace(
+            self,
+            roles=(self.evaluator.role,),
+            label="",
+            topology=None,
+            checkpoint_files=(),
+            outputs=(),
+            metric_lines=(),
+            ports={},
+            on_end=(),
+            resume_arguments=(),
+            evaluator=None,
+            evaluation={"run": run, "newest": newest, "step": None, "follow": True},
+        )
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
