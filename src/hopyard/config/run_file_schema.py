@@ -247,6 +247,7 @@ _PROPERTIES: dict[str, Schema] = {
     "evaluator": {
         **_ROLE,
         "description": "The role of a run of its own that evaluates the checkpoints of this one.",
+        "required": ["command"],
         "type": ["object", "null"],
         "properties": {
             **_ROLE["properties"],
