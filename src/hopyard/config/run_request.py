@@ -172,6 +172,7 @@ class RunRequest:
             ports={},
             on_end=(),
             resume_arguments=(),
+            idle_s=None,
             evaluator=None,
             evaluation={"run": run, "newest": newest, "step": None, "follow": True},
         )
