@@ -342,5 +342,12 @@ def test_unknown_ports_are_refused(shell: Shell, run: str) -> None:
     assert (unknown.code, "its ports: web" in unknown.stderr_text) == (2, True)
     assert shell.hop("run", "--detach", "--port", "1", "--", "echo", "{port:2}").code == 2
     assert f"web={NAMED_PORT}" in shell.hop("info", run).text
+    assert shell.hop("port", run, "x:web").code == 2
+    assert shell.hop("port", run).text.split() == [str(NAMED_PORT), "web"]
+    assert shell.hop("port", run, "--json").json == [{"name": "web", "number": NAMED_PORT}]
+    assert shell.hop("port", run, "web", "--json").json["number"] == NAMED_PORT
+    with socket.create_server((LOCAL_HOST, 0)) as taken:
+        busy = shell.hop("port", run, f"{taken.getsockname()[1]}:web")
+    assert (busy.code, "this machine cannot be used" in busy.stderr_text) == (2, True)
     shell.write("hop.yaml", "ports: {web: 70000}\nroles: [{command: echo}]\n")
     assert "hop.yaml: ports.web: `70000` is not" in shell.hop("run", "hop.yaml").stderr_text

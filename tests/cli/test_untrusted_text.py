@@ -293,6 +293,7 @@ LISTINGS = [
         ("media", "{run}"),
         ("media", "{run}", "*"),
         ("media", "{run}", "m"),
+        ("port", "{run}"),
         ("port", "{run}", "8888"),
         ("notebook", "{run}"),
         ("exec", "{run}", "true"),
