@@ -109,7 +109,7 @@ class MpiAgent:
 
 
 def _report_failure(channel: Channel) -> None:
-    """Tells the first replica that a rank failed."""
+    """Reports the failure of a rank to the first replica."""
     wait_for_failure()
     with suppress(OSError):  # the gang has ended
         channel.send(FAILED)

@@ -14,8 +14,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from hopyard.private_files import write_atomically
 from hopyard.replica.launchers.mpi_agent import (
     CONTROL,
     END,
@@ -91,9 +93,10 @@ class MpiMaster:
     def _run_mpirun(self) -> int:
         folder = replica_folder()
         hosts, shell = os.path.join(folder, HOST_FILE), os.path.join(folder, SHELL_FILE)
-        write_file(hosts, host_lines(self._plan), 0o600)
+        write_atomically(Path(hosts), host_lines(self._plan).encode())
         program = " ".join(_quote(word) for word in self._plan.program("mpi_shell"))
-        write_file(shell, f'#!/bin/sh\nexec {program} "$@"\n', 0o700)
+        write_atomically(Path(shell), f'#!/bin/sh\nexec {program} "$@"\n'.encode())
+        os.chmod(shell, 0o700)
         count = sum(peer.processes for peer in self._plan.peers)
         words = ["mpirun", "--hostfile", hosts, "-np", str(count), "--bind-to", "none"]
         variables = {**mpirun_variables(self._plan, shell), **daemon_variables(self._folder)}
@@ -135,8 +138,8 @@ class MpiMaster:
         self._end_mpirun_soon()
 
     def _end_mpirun_soon(self) -> None:
-        """Ends an `mpirun` one of whose ranks has failed, if it does not end itself: that of Open MPI 5 may
-        wait for its daemons without end."""
+        """Ends `mpirun` after the failure of a rank, if it does not end itself: that of Open MPI 5 may wait
+        for its daemons without end."""
         if self._process is not None and self._ends.acquire(blocking=False):
             threading.Thread(target=_end_failed, args=(self._process,), daemon=True).start()
 
@@ -233,12 +236,6 @@ def message_of(lines: list[str]) -> str:
         return f"rank {abort[1]} called MPI_Abort" + (f" with error code {code[1]}" if code else "")
     blocks = [block.strip() for block in _RULE.split(text) if block.strip()]
     return " ".join(blocks[-1].split()) if blocks else "mpirun failed without a message"
-
-
-def write_file(path: str, text: str, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _quote(word: str) -> str:

@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+from hopyard.private_files import make_folder, write_atomically
 from hopyard.replica.launchers.mpi_plan import FAILURES_DIR, replica_folder
 from hopyard.sdk.safe_points import SAFE_POINT_EXIT_CODE
 
@@ -63,12 +65,9 @@ def main(command: list[str]) -> int:
 
 
 def record_failure(rank: str, code: int) -> None:
-    folder = os.path.join(replica_folder(), FAILURES_DIR)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    scratch = os.path.join(folder, f".{rank}")
-    with open(scratch, "w", encoding="utf-8") as file:
-        json.dump({"rank": int(rank), "code": code, "at": time.time()}, file)
-    os.replace(scratch, os.path.join(folder, rank))
+    folder = make_folder(Path(replica_folder()) / FAILURES_DIR)
+    failure = {"rank": int(rank), "code": code, "at": time.time()}
+    write_atomically(folder / rank, json.dumps(failure).encode())
 
 
 if __name__ == "__main__":
