@@ -40,11 +40,6 @@ class ConsoleAcceptor:
         self._is_closed = False
         self._prompts = WaitingPrompts()
 
-    @property
-    def count(self) -> int:
-        """The number of open consoles."""
-        return len(self._threads)
-
     def start(self) -> None:
         """Begins to listen. Without it, the run has no consoles: a failure is logged."""
         try:
