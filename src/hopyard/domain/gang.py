@@ -26,7 +26,7 @@ class Closeness(StrEnum):
 class Topology:
     """How close the replicas are placed to each other.
 
-    level: NODE_LEVEL, or a label of nodes, with the domain as its value; nodes without the label are not used.
+    level: NODE_LEVEL, or a label of nodes with the domain as value; nodes without the label are not used.
     slice: replicas form slices of this size, and a slice is never split over two domains of the level; the
     last slice may be smaller.
     """
