@@ -470,9 +470,10 @@ class ErrorDetail(TypedDict):
     message: str
 
 
-class Evaluation(TypedDict):
-    """What a run evaluates. newest: skips checkpoints when a newer one is complete. step: only the
-    checkpoint of this step. follow: waits for further checkpoints until the evaluated run has ended."""
+class EvaluationIn(TypedDict):
+    """The checkpoints that a run evaluates. newest: skips checkpoints when a newer one is complete. step:
+    only the checkpoint of this step. follow: waits for further checkpoints until the evaluated run has
+    ended."""
 
     follow: NotRequired[bool]
     newest: NotRequired[bool]
@@ -480,10 +481,9 @@ class Evaluation(TypedDict):
     step: NotRequired[int | None]
 
 
-class EvaluationIn(TypedDict):
-    """The checkpoints that a run evaluates. newest: skips checkpoints when a newer one is complete. step:
-    only the checkpoint of this step. follow: waits for further checkpoints until the evaluated run has
-    ended."""
+class EvaluationSpec(TypedDict):
+    """What a run evaluates. newest: skips checkpoints when a newer one is complete. step: only the
+    checkpoint of this step. follow: waits for further checkpoints until the evaluated run has ended."""
 
     follow: NotRequired[bool]
     newest: NotRequired[bool]
@@ -1322,7 +1322,7 @@ class RunSpec(TypedDict):
     datasets: NotRequired[list[DatasetRef]]
     env: NotRequired[dict[str, str]]
     environment: NotRequired[Environment]
-    evaluation: NotRequired[Evaluation | None]
+    evaluation: NotRequired[EvaluationSpec | None]
     forked_from: NotRequired[str | None]
     git: NotRequired[GitState | None]
     idle_s: NotRequired[float | None]
@@ -1661,9 +1661,9 @@ class TokensOut(TypedDict):
 
 
 class Topology(TypedDict):
-    """How close the replicas are placed to each other. level: NODE_LEVEL, or a label of nodes whose value
-    names the domain; nodes without the label are not used. slice: replicas form slices of this size, and
-    a slice is never split over two domains of the level; the last slice may be smaller."""
+    """How close the replicas are placed to each other. level: NODE_LEVEL, or a label of nodes with the
+    domain as value; nodes without the label are not used. slice: replicas form slices of this size, and a
+    slice is never split over two domains of the level; the last slice may be smaller."""
 
     level: str
     rule: Closeness

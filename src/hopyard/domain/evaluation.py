@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from hopyard.domain.ids import RunId
 
-EVALUATION_VARIABLE = "HOPYARD_EVALUATION"  # of the processes of an evaluating run: an Evaluation as JSON
+EVALUATION_VARIABLE = "HOPYARD_EVALUATION"  # of the processes of an evaluating run: an EvaluationSpec as JSON
 EVALUATED_EVENT = "evaluated"  # the kind of an event of the script: a checkpoint is done
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationSpec:
     """What a run evaluates.
 
     newest: skips checkpoints when a newer one is complete. step: only the checkpoint of this step. follow:

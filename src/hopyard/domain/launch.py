@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hopyard.domain.evaluation import Evaluation
+from hopyard.domain.evaluation import EvaluationSpec
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId
 from hopyard.domain.launcher import Launcher, LauncherPeer
@@ -51,7 +51,7 @@ class ReplicaLaunch:
     outputs: tuple[str, ...] = ()  # the same
     metric_lines: tuple[str, ...] = ()  # the same
     ports: Mapping[str, int] = field(default_factory=dict)  # the same
-    evaluation: Evaluation | None = None  # the same
+    evaluation: EvaluationSpec | None = None  # the same
     resume_arguments: tuple[str, ...] = ()  # the same
     # newest first: where its script has saved checkpoints, below `run/` or `work/`; see `resume_arguments`
     own_checkpoints: tuple[str, ...] = ()

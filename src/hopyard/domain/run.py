@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from hopyard.domain.attempt import Exit
-from hopyard.domain.evaluation import Evaluation
+from hopyard.domain.evaluation import EvaluationSpec
 from hopyard.domain.gang import ANY_NODE, DEFAULT_PRIORITY, Gang, NodeSelector, Role, Topology
 from hopyard.domain.ids import (
     DEFAULT_QUEUE,
@@ -227,7 +227,7 @@ class RunSpec:
     idle_s: float | None = None  # after so long without use the run ends, see `domain.idle_rule`
     reads: tuple[RunId, ...] = ()  # other runs of which it may read data: TensorBoard shows them
     on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
-    evaluation: Evaluation | None = None  # the checkpoints that it evaluates
+    evaluation: EvaluationSpec | None = None  # the checkpoints that it evaluates
     resume_arguments: tuple[str, ...] = ()  # see `domain.resume_arguments`
 
     @property

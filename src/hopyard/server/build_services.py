@@ -43,7 +43,7 @@ from hopyard.server.pending_commands import PendingCommands
 from hopyard.server.queue_cache import QueueCache
 from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.run_progress import completed_fractions
-from hopyard.server.services import Services, refuse_console, refuse_port
+from hopyard.server.services import Services, refuse_console, refuse_port, wake_nothing
 from hopyard.server.signing_keys import SigningKeys
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.trial_access import RunReaders, TrialParents
@@ -200,7 +200,7 @@ async def build_services(
         prove=prove,
         server_key=server_key,
         check_targets=check_targets,
-        **({"wake": engine.wake} if isinstance(engine, ReplicaNotifier) else {}),
+        wake=engine.wake if isinstance(engine, ReplicaNotifier) else wake_nothing,
         work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
         connect_port=engine.connect_port if isinstance(engine, ConnectsPorts) else refuse_port,
         connect_console=engine.connect_console if isinstance(engine, ConnectsConsoles) else refuse_console,

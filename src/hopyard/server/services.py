@@ -53,7 +53,7 @@ async def refuse_console(_attempt: AttemptId, _rank: int) -> PortStream:
     raise ConsoleUnreachable("the engine of this run has no consoles", hints=("use the local engine",))
 
 
-async def _wake_nothing(_: AttemptId) -> None:
+async def wake_nothing(_: AttemptId) -> None:
     return
 
 
@@ -110,14 +110,13 @@ class Services:
     warnings: Sequence[str] = ()
     prove: Callable[[str], str] = lambda _: ""
     server_key: str = ""
-    wake: Callable[[AttemptId], Awaitable[None]] = _wake_nothing
+    wake: Callable[[AttemptId], Awaitable[None]] = wake_nothing
     work_folders: Callable[[AttemptId], Mapping[int, Path]] = lambda _: {}
     connect_port: ConnectPort = refuse_port
     connections: RunConnections = field(default_factory=lambda: RunConnections(lambda: datetime.now(UTC)))
     check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None
+    connect_console: ConnectConsole = refuse_console
 
     async def latest_metrics(self, run: RunId) -> Mapping[str, tuple[int, float]]:
         """Returns the newest points of a run, also those that are only in memory."""
         return self.ingest.latest_metrics(await self.runs.latest_metrics([run]))[run]
-
-    connect_console: ConnectConsole = refuse_console

@@ -17,7 +17,7 @@ from hopyard.domain.replica import CONSOLE_SOCKET
 from hopyard.replica.console.child_exits import ChildExits
 from hopyard.replica.console.command_session import CommandSession
 from hopyard.replica.console.console_process import ConsoleProcess
-from hopyard.replica.console.prompt_session import KINDS, PromptSession, WaitingPrompts
+from hopyard.replica.console.prompt_connection import KINDS, PromptConnection, WaitingPrompts
 from hopyard.replica.replica_log import log
 
 MAX_CONSOLES = 32
@@ -112,7 +112,7 @@ class ConsoleAcceptor:
         if start.get("kind") == "exec":
             CommandSession(connection, reader, start, self._process, self._exits, *stop).run()
         elif start.get("kind") in KINDS:
-            PromptSession(connection, reader, start, self._folder, self._prompts, *stop).run()
+            PromptConnection(connection, reader, start, self._folder, self._prompts, *stop).run()
         else:
             answer = {"code": None, "reason": "the version of hopyard in the run has no such console"}
             connection.send(frames.json_frame(frames.EXIT, answer))

@@ -39,13 +39,13 @@ class WaitingPrompts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[PromptSession] = deque()
+        self._waiting: deque[PromptConnection] = deque()
 
-    def add(self, session: PromptSession) -> None:
+    def add(self, session: PromptConnection) -> None:
         with self._lock:
             self._waiting.append(session)
 
-    def discard(self, session: PromptSession) -> None:
+    def discard(self, session: PromptConnection) -> None:
         with self._lock, suppress(ValueError):
             self._waiting.remove(session)
 
@@ -60,7 +60,7 @@ class WaitingPrompts:
             return True
 
 
-class PromptSession:
+class PromptConnection:
     """connection: of the user, non-blocking. reader: has its bytes so far. start: the fields of `START`.
     folder: of the replica. stop: a descriptor that becomes readable when the script ends; `why_stopped` then
     returns the reason."""
