@@ -15,7 +15,9 @@ def test_examples_are_copied_and_changed_files_are_kept(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "tutorial" in hop(capfd, "examples", "ls").out
+    _, *rows = hop(capfd, "examples", "ls").out.splitlines()
+    assert {row.split()[0] for row in rows} >= {"launchers", "mnist", "tutorial"}
+    assert all(len(row.split()) > 2 for row in rows), "each has a summary"
     assert hop(capfd, "examples", "copy").code == 0
     copied = {
         str(file.relative_to(tmp_path)) for file in (tmp_path / "examples").rglob("*") if file.is_file()

@@ -16,6 +16,10 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 # inside of an installed package, or of a checkout
 _FOLDERS = (_PACKAGE / "examples", _PACKAGE.parent.parent / "examples")
 _FIRST_FILES = ("main.py", "train.py", "digits.py", "plain.py")
+_SUMMARIES = {  # of folders with several scripts
+    "launchers": "Gangs that torchrun, mpirun, JAX, TensorFlow and plain sockets start",
+    "tutorial": "the scripts of the tutorial",
+}
 _SENTENCE = re.compile(r"[:.]\s")
 
 
@@ -92,10 +96,14 @@ def _differs(place: Path, file: Path) -> bool:
 
 def _summary(path: Path) -> str:
     """Returns the first sentence of an example: of its script, or of the comment of a file."""
-    if path.name == "tutorial":
-        return "the scripts of the tutorial"
-    files = [path] if path.is_file() else [path / name for name in _FIRST_FILES]
-    file = next((file for file in files if file.is_file()), path)
+    if path.name in _SUMMARIES:
+        return _SUMMARIES[path.name]
+    files = (
+        [path] if path.is_file() else [*(path / name for name in _FIRST_FILES), *sorted(path.glob("*.py"))]
+    )
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        return ""
     if file.suffix == ".py":
         text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     else:
