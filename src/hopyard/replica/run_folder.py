@@ -162,7 +162,7 @@ class RunFolder:
 
         is_failed: the processes did not succeed, so a file may be incomplete. killed_at: the Unix time of
         the end if they did not end by themselves. Then a checkpoint that does not show its end, and was
-        written shortly before, counts as incomplete.
+        written shortly before, counts as incomplete, if an earlier one is stored to continue from.
         """
         self.stop()
         timeout = UploadTimeout()
@@ -202,7 +202,8 @@ class RunFolder:
         written: list[str] = []
         if is_failed:
             checkpoint_files = {path for files in groups.values() for path in files}
-            settled_before = math.inf if killed_at is None else killed_at - _SETTLE_S
+            has_earlier = bool(self.checkpoints.group([file.path for file in self._manifest.files]))
+            settled_before = killed_at - _SETTLE_S if has_earlier and killed_at is not None else math.inf
             for path in changed:
                 end = has_end(self.location(path))
                 is_recent = path in checkpoint_files and stamps[path][2] / 1e9 > settled_before
