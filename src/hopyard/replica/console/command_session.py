@@ -121,6 +121,9 @@ class CommandSession:
             ready = self._poll(child, give_up_at)
             if ready.get(self._stop):
                 self._hangup_s = 0.0
+                self._end_processes(child.pid)  # first: the user may look for them after the last message
+                for source in list(self._sources):
+                    self._read_output(source)
                 self._queue(frames.json_frame(frames.EXIT, {"code": None, "reason": self._why_stopped()}))
                 self._flush()
                 return
