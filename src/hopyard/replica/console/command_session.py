@@ -138,8 +138,8 @@ class CommandSession:
             if child.status is not None and give_up_at == float("inf"):
                 self._end_processes(child.pid)  # what it left behind holds its output open
                 give_up_at = time.monotonic() + _KILL_S
-            if time.monotonic() > give_up_at and not self._output:
-                self._sources = {}
+            if not ready and time.monotonic() > give_up_at and not self._output:
+                self._close_sources()  # a process that escaped holds them open
 
     def _poll(self, child: ChildExit, give_up_at: float) -> dict[int, int]:
         poller = select.poll()
@@ -156,7 +156,9 @@ class CommandSession:
             wanted[self._sink] = wanted.get(self._sink, 0) | select.POLLOUT
         for descriptor, events in wanted.items():
             poller.register(descriptor, events)
-        timeout_s = 3600.0 if give_up_at == float("inf") else max(0.0, give_up_at - time.monotonic())
+        # a user that reads slowly gets the rest of the output, however long it takes
+        waits = self._output or give_up_at == float("inf")
+        timeout_s = 3600.0 if waits else max(0.0, give_up_at - time.monotonic())
         return dict(poller.poll(timeout_s * 1000))
 
     def _receive(self) -> None:
@@ -295,11 +297,17 @@ class CommandSession:
         self._take(len(self._input))
         self._input.clear()
 
+    def _close_sources(self) -> None:
+        for descriptor in self._sources.keys() - {self._master}:
+            os.close(descriptor)
+        self._sources = {}
+
     def _close_descriptors(self) -> None:
         self._close_sink()
-        for descriptor in {*self._sources, *([] if self._master is None else [self._master])}:
-            os.close(descriptor)
-        self._sources, self._master = {}, None
+        self._close_sources()
+        if self._master is not None:
+            os.close(self._master)
+        self._master = None
 
 
 def _exit_fields(status: int) -> dict[str, object]:
