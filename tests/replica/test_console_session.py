@@ -14,6 +14,7 @@ from hopyard.domain.console_frames import FrameReader
 from hopyard.replica import process_tree
 from hopyard.replica.console.child_exits import ChildExits
 from hopyard.replica.console.command_session import CommandSession
+from hopyard.replica.console.console_acceptor import close_after_user
 from hopyard.replica.console.console_process import ConsoleProcess
 from hopyard.replica.user_process import ProcessSpec
 
@@ -86,3 +87,17 @@ def test_output_arrives_after_the_command_has_ended(tmp_path: Path) -> None:
                 code = frames.fields_of(payload)["code"]
                 break
         assert (output, code) == (3_000_000, 0)
+
+
+def test_last_message_arrives_despite_unread_input() -> None:
+    user, connection = socket.socketpair()
+    user.settimeout(TIMEOUT_S)
+    user.sendall(b"unread")
+    connection.sendall(b"last")
+    thread = threading.Thread(target=close_after_user, args=(connection,), kwargs={"limit_s": TIMEOUT_S})
+    thread.start()
+    user.sendall(b"more")
+    assert (user.recv(100), user.recv(100)) == (b"last", b"")
+    user.close()
+    thread.join(TIMEOUT_S)
+    assert connection.fileno() == -1

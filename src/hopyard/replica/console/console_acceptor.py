@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ MAX_CONSOLES = 32
 _START_S = 30.0  # until the first message
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _END_S = 10.0  # for the consoles to end with the run
+_CLOSE_S = 2.0  # for the user to close the connection
 _ENDED = "the run has ended"
 
 
@@ -92,7 +94,7 @@ class ConsoleAcceptor:
     def _serve_connection(self, connection: socket.socket) -> None:
         try:
             if self._serve(connection):
-                connection.close()
+                close_after_user(connection)
         except (OSError, FrameError) as error:
             log(f"a console ended: {error}")
             connection.close()
@@ -117,6 +119,19 @@ class ConsoleAcceptor:
             answer = {"code": None, "reason": "the version of hopyard in the run has no such console"}
             connection.send(frames.json_frame(frames.EXIT, answer))
         return True
+
+
+def close_after_user(connection: socket.socket, *, limit_s: float = _CLOSE_S) -> None:
+    """Closes a connection once its user has, or after `limit_s`. Otherwise unread input breaks the
+    connection, and the last messages on their way may be lost."""
+    deadline = time.monotonic() + limit_s
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            connection.settimeout(remaining_s)
+            if not connection.recv(frames.DATA_BYTES):
+                break
+    connection.close()
 
 
 def _read_start(connection: socket.socket, reader: FrameReader) -> tuple[int, Mapping[str, Any]]:
