@@ -31,6 +31,7 @@ _SHOWN_BYTES = 64 * 1024  # of output, which a new connection is shown
 _WINDOW_BYTES = 256 * 1024  # of output that wait for the user before no more is read
 _RING_POLL_S, _HANGUP_S = 0.1, 2.0
 _SEND_S = 5.0
+_FIRST_S = 300.0  # the least time for the first connection
 
 
 class TerminalKeeper:
@@ -60,8 +61,10 @@ class TerminalKeeper:
                 self._seen = self._cells[0]
                 self._accept()
             self._relay()
-            if self._user is None and time.monotonic() - self._alone_since > self._keep_s:
-                print(f"no terminal was connected for {self._keep_s:.0f} s: the shell ends", flush=True)
+            # the shell starts with the first connection, for which a busy machine may take long
+            keep_s = self._keep_s if self._pid else max(self._keep_s, _FIRST_S)
+            if self._user is None and time.monotonic() - self._alone_since > keep_s:
+                print(f"no terminal was connected for {keep_s:.0f} s: the shell ends", flush=True)
                 self._end_shell()
         code = self._wait() if self._pid else 0
         self._leave(code, "")
