@@ -43,3 +43,16 @@ def test_names_are_completed() -> None:
     found = PromptScope(dict).complete("some_m")
     assert found == ["some_model"]
     assert PromptScope(dict).complete("some_model.capi") == [f"some_model.{some_model.capitalize.__name__}()"]
+
+
+def test_completion_of_an_object_that_raises_finds_nothing() -> None:
+    class Lazy:
+        def __dir__(self) -> list[str]:
+            return ["model"]
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+    some_module = Lazy()
+    assert PromptScope(dict).complete("some_module.mod") == []
+    assert dir(some_module) == ["model"]

@@ -55,11 +55,12 @@ class PromptScope:
         namespace = {**self._names(), **_globals_of(_script_frame()), **self._own}
         namespace.update(_locals_of(_script_frame()))
         completer, found = rlcompleter.Completer(namespace), list[str]()
-        while True:
-            name = completer.complete(text, len(found))
-            if name is None:
-                return found
-            found.append(name)
+        try:
+            while (name := completer.complete(text, len(found))) is not None:
+                found.append(name)
+        except Exception:  # of an attribute that is read: a lazy module, for example, imports something
+            return []
+        return found
 
     def _execute(self, code: CodeType, frame: FrameType | None, write_error: Callable[[str], object]) -> bool:
         is_module = frame is not None and frame.f_locals is frame.f_globals

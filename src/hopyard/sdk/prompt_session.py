@@ -95,7 +95,9 @@ class PromptSession:
         changes: dict[str, Any] = {}
         for values, old in before:
             for name, value in old.items():
-                if name in values and values[name] is not value and not _is_same(values[name], value):
+                if name not in values:  # deleted
+                    vars(values)[name] = value
+                elif values[name] is not value and not _is_same(values[name], value):
                     with suppress(TypeError, ValueError):
                         changes.update(recorded_values({name: values[name]}))
                     vars(values)[name] = value
