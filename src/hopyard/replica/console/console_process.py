@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from hopyard.replica.user_process import ProcessSpec, start_process
 
 CONSOLE_VARIABLE = "HOPYARD_CONSOLE"  # marks the processes of one command
@@ -35,16 +36,17 @@ class ConsoleProcess:
         if argv[0] in ("python", "python3"):
             argv[0] = self.interpreter
         namespace: int | None = None
-        # of another mount view: processes in one user namespace see each other, as debuggers must
-        with suppress(OSError):
-            namespace = os.open(f"/proc/{self.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        if self.script.view is not None and detect_isolation_mode() is IsolationMode.USER_NAMESPACE:
+            # of another mount view: processes in one user namespace see each other, as debuggers must
+            with suppress(OSError):
+                namespace = os.open(f"/proc/{self.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return start_process(
                 replace(
                     self.script,
                     argv=argv,
                     env={**self.script.env, **env},
-                    namespace=namespace if self.script.view is not None else None,
+                    namespace=namespace,
                     standard=standard,
                     has_terminal=has_terminal,
                 )
