@@ -88,17 +88,17 @@ class PromptConnection:
 
     def run(self) -> None:
         """Returns when the user leaves, or the script ends."""
-        self._waiting.add(self)
         try:
-            if not self._wait_for_process():
-                return
+            self._waiting.add(self)
+            try:
+                has_process = self._wait_for_process()
+            finally:
+                self._waiting.discard(self)  # from now on no process takes it
+            if has_process and self._process is not None:
+                self._relay(self._process)
         finally:
-            self._waiting.discard(self)
-        assert self._process is not None
-        try:
-            self._relay(self._process)
-        finally:
-            self._process.close()
+            if self._process is not None:
+                self._process.close()
             os.close(self._wake)
             os.close(self._wake_write)
 
