@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
-from hopyard.client.run_files import RunFile, list_run_files, read_run_file
+from hopyard.client.run_files import RunFile, is_ended, list_run_files, read_run_file
 from hopyard.errors import HopyardError, IntegrityError
 from hopyard.private_files import make_folder, open_file
 
@@ -35,11 +35,13 @@ class EventMirror:
             return
         for file in files:
             name = f"{file.rank}/{file.path}" if file.rank else file.path
-            if file.target is None and time.monotonic() >= self._read_again_at.get(name, 0.0):
+            is_due = is_ended(run) or time.monotonic() >= self._read_again_at.get(name, 0.0)
+            if file.target is None and is_due:
                 with suppress(HopyardError, OSError):
-                    self._copy(client, run, file, self._folder / name)
+                    self._copy(client, run, file, name)
 
-    def _copy(self, client: Client, run: api.RunOut, file: RunFile, copy: Path) -> None:
+    def _copy(self, client: Client, run: api.RunOut, file: RunFile, name: str) -> None:
+        copy = self._folder / name
         known = copy.stat().st_size if copy.exists() else 0
         if file.size_bytes <= known or not copy.resolve().is_relative_to(self._folder.resolve()):
             return
@@ -49,4 +51,4 @@ class EventMirror:
             for block in read_run_file(client, run, file):
                 output.write(block[max(0, known - offset) :])
                 offset += len(block)
-        self._read_again_at[str(copy)] = time.monotonic() + _WAIT_FACTOR * (time.monotonic() - began)
+        self._read_again_at[name] = time.monotonic() + _WAIT_FACTOR * (time.monotonic() - began)
