@@ -39,16 +39,18 @@ class PromptPoint:
         self._sessions: list[PromptSession] = []
 
     def announce(self, rank: int) -> None:
-        """From now on this process accepts prompts. Without it, there are none. Raises OSError."""
+        """From now on this process accepts prompts. If that fails, as on a full disk, there are none, and the
+        script continues."""
         if self._pid == os.getpid():
             return
-        self._pid, self._sessions = os.getpid(), []
+        self._pid, self._sessions, self._cells = os.getpid(), [], None
         folder = os.path.join(self._folder, PROMPTS_DIR)
-        make_folder(folder, private_parent=self._folder)
-        self._descriptor = open_file(os.path.join(folder, f"{rank}-{self._pid}"), os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        self._cells = map_cells(self._descriptor, 1)
-        self._seen = self._cells[0]
+        with suppress(OSError):
+            make_folder(folder, private_parent=self._folder)
+            self._descriptor = open_file(os.path.join(folder, f"{rank}-{self._pid}"), os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self._cells = map_cells(self._descriptor, 1)
+            self._seen = self._cells[0]
 
     def reach(self, step: int) -> None:
         """Evaluates the statements that wait, in the thread that calls this. step: the completed
