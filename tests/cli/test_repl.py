@@ -45,7 +45,9 @@ def run(repl_shell: Shell) -> Iterator[str]:
 
 def test_statements_of_scripts(repl_shell: Shell, run: str) -> None:
     read = repl_shell.hop("repl", run, stdin="p.lr\nprint('shown')\nmodel['weight']\n")
-    assert (read.code, read.text, read.err) == (0, "0.1\nshown\n1.0\n", b"")
+    # on a busy machine it may have to wait for a safe point
+    errors = [line for line in read.stderr_text.splitlines() if "waiting for the next safe point" not in line]
+    assert (read.code, read.text, errors) == (0, "0.1\nshown\n1.0\n", [])
     own = repl_shell.hop("repl", run, "--rank", "1", "-c", "hop.run().rank")
     assert (own.code, own.text) == (0, "1\n")
     failed = repl_shell.hop("repl", run, "-c", "1 / 0")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
 _NOTICE_S = 1.0  # after this time without a safe point the user is notified
-_COMPLETION_S = 2.0
+_COMPLETION_S = 10.0
 _SET_WAIT_S = 30.0
 _WAITING = "waiting for the next safe point of the script (Ctrl-C cancels)"
 
@@ -68,7 +68,8 @@ class Prompt:
             names = self._wait_for(frames.COMPLETIONS, limit_s=_COMPLETION_S).get("names")
         except TimeoutError:
             return []
-        return [str(name) for name in names] if isinstance(names, list) else []
+        # an answer to an earlier text may come late
+        return [str(name) for name in names if str(name).startswith(text)] if isinstance(names, list) else []
 
     def _set(self, changes: dict[str, Any]) -> bool:
         """Sets parameters as `hop set` does: in all processes, at one step."""
