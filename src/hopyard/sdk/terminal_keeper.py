@@ -157,6 +157,10 @@ class TerminalKeeper:
             events = (select.POLLIN if reads else 0) | (select.POLLOUT if self._to_shell else 0)
             poller.register(self._master, events)
         ready = dict(poller.poll(_RING_POLL_S * 1000))
+        # a process in the background may keep the terminal open after the shell
+        is_silent = not ready and not self._to_user
+        if self._pid and is_silent and os.waitid(os.P_PID, self._pid, _ENDED) is not None:
+            self._has_ended = True
         if self._user is not None and self._user.fileno() in ready:
             self._serve_user(self._user, ready[self._user.fileno()])
         if self._master in ready:
