@@ -182,7 +182,8 @@ class ProcessRestarts:
         while (order := self.find_stop()) is None:
             try:
                 rows = self.server.client.iterate_run_checkpoints(launch.run)
-                found = [each for each in rows if not each["damaged"]]
+                # those with a path are files of the script, which Hopyard does not restore
+                found = [each for each in rows if not each["damaged"] and not each.get("path")]
                 newest = max(found, key=lambda each: each["step"], default=None)
                 if newest is not None and (self.restored is None or newest["step"] > self.restored.step):
                     cache = open_tree_cache(self.spec, self.folder)
