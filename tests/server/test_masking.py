@@ -115,6 +115,24 @@ def test_fork_by_another_user_names_values_not_inherited(tmp_path: Path) -> None
     run_scenario(tmp_path, scenario, loops=False)
 
 
+def test_fork_of_an_evaluation_reports_only_into_runs_of_its_user(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob = await add_bob(api)
+        trained = await api.submit()
+        evaluation = await api.submit(evaluation={"run": trained["id"]})
+        refused = await api.send("POST", f"/runs/{evaluation['id']}/fork", {}, token=bob)
+        assert refused.status_code == 403
+        body = {"id": "a" * 26}
+        # the second one repeats the request
+        forks = [await api.request("POST", f"/runs/{evaluation['id']}/fork", body) for _ in range(2)]
+        assert forks[0]["id"] == forks[1]["id"]
+        events = (await api.request("GET", f"/runs/{trained['id']}"))["events"]
+        evaluations = [event["detail"] for event in events if event["kind"] == "evaluation"]
+        assert evaluations == [f"by {run['name']} ({run['id']})" for run in (evaluation, forks[0])]
+
+    run_scenario(tmp_path, scenario, loops=False)
+
+
 def test_secret_is_sent_to_the_replica_only(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         bob = await add_bob(api)

@@ -54,6 +54,7 @@ from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.pages import PageQuery
 from hopyard.server.queue_cache import without_removed_queue
 from hopyard.server.routes.runs import SubmitQuery, submission_response
+from hopyard.server.run_evaluation import check_evaluation, record_evaluation
 from hopyard.server.schemas.checkpoints import CheckpointOut, to_checkpoint_out
 from hopyard.server.schemas.runs import RunOut
 from hopyard.server.services import Services
@@ -245,9 +246,11 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             if change.checkpoint == BEST_CHECKPOINT:
                 spec = replace(spec, label=change.label or "")
         spec = with_added_env(spec, change.env or {}, change.secrets)
+        await check_evaluation(services, request.caller, spec)
         run = await submit_run(
             services, spec, user=request.caller.user, run_id=request.body.id, trust_checkpoint=change.trust
         )
+        await record_evaluation(services, run)
         set_names = {*(change.env or ()), *spec.secrets}
         return await submission_response(
             services,
