@@ -26,8 +26,10 @@ from hopyard.config.schemas.studies import MopIn, PartitionPlanIn, SearcherIn, S
 from hopyard.config.schemas.study_json import study_from_json, study_to_journal, study_to_json, without_values
 from hopyard.domain.gang import Closeness, NodeSelector, Topology
 from hopyard.domain.ids import PoolName, QueueName
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.param_format import ParamFormat, ScriptOption
 from hopyard.domain.resources import Resources
+from hopyard.domain.restart_policy import RestartMode, RestartPolicy
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, RunSpec
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
@@ -113,6 +115,15 @@ def test_links_of_the_code_count_to_the_size_of_a_spec() -> None:
     links = {f"link{number}": "/" + "t" * 4000 for number in range(100)}
     with pytest.raises(SpecError, match=r"environment\.links: .* at most 256 KiB"):
         check_spec(RunSpec("p", (RoleSpec(("python", "a.py")),), environment=Environment(links=links)))
+
+
+def test_roles_with_mpi_take_no_restart_policy() -> None:
+    role = RoleSpec(("python", "a.py"), launcher=Launcher.MPI)
+    check_spec(RunSpec("p", (role,)))
+    restarting = replace(role, restart=RestartPolicy(RestartMode.ON_FAILURE))
+    check_spec(RunSpec("p", (replace(restarting, launcher=Launcher.TORCHRUN),)))
+    with pytest.raises(SpecError, match=r"roles\.0\.restart: the launcher `mpi`"):
+        check_spec(RunSpec("p", (restarting,)))
 
 
 def test_tag_that_no_database_can_index_is_refused() -> None:

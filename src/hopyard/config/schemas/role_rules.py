@@ -5,7 +5,9 @@ from __future__ import annotations
 from hopyard.config.resource_requests import check_extra
 from hopyard.domain.gang import NodeSelector, Topology
 from hopyard.domain.ids import check_name
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.resources import Resources
+from hopyard.domain.restart_policy import RestartMode
 from hopyard.domain.run import RoleSpec
 from hopyard.errors import SpecError
 
@@ -21,6 +23,11 @@ def check_role(role: RoleSpec, path: str) -> None:
         raise SpecError(
             f"{path}.processes: the launcher `{role.launcher}` starts one process in each replica",
             hints=("set `launcher` to torchrun or mpi, or more `replicas`",),
+        )
+    if role.launcher is Launcher.MPI and role.restart.mode is not RestartMode.NEVER:
+        raise SpecError(
+            f"{path}.restart: the launcher `mpi` starts and ends the processes of all replicas together",
+            hints=("remove `restart`: the other replicas of a failed `mpirun` have ended",),
         )
     check_resources(role.resources, f"{path}.resources")
     check_node_selector(role.where, f"{path}.where")
