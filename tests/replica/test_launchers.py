@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def test_missing_torch_is_named_before_the_start(tmp_path: Path) -> None:
             interpreter=str(python),
             env={},
         )
+
+
+def test_torch_of_any_folder_of_packages_is_found(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    python = tmp_path / "python"  # without packages of its own
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    spec, env = make_spec(Launcher.TORCHRUN, "worker-0", WORKERS), {"PYTHONPATH": str(tmp_path)}
+    assert launch_command(spec, ReplicaDir(Path("/a")), ["a"], interpreter=str(python), env=env).words
+    with pytest.raises(PrepareFailed, match="needs the package torch"):
+        launch_command(spec, ReplicaDir(Path("/a")), ["a"], interpreter=str(python), env={})
 
 
 @pytest.mark.parametrize(

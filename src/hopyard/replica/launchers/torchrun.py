@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from hopyard.domain.replica import ReplicaSpec
+from hopyard.domain.run_environment import HOOKS_VARIABLE
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.launchers.peer_addresses import own_index, peer_address
 
@@ -43,11 +44,15 @@ def torchrun_variables(spec: ReplicaSpec) -> dict[str, str]:
 
 def check_torch(interpreter: str, env: Mapping[str, str]) -> None:
     """Raises PrepareFailed where the environment has no PyTorch."""
-    # without the import hooks, which would take this for the script
-    check = [interpreter, "-I", "-c", _FIND_TORCH]
+    # without the import hooks, which would take this for the script, but with all folders of packages
+    variables = {**env, HOOKS_VARIABLE: "0"}
     try:
         result = subprocess.run(
-            check, env=dict(env), capture_output=True, timeout=_CHECK_TIMEOUT_S, check=False
+            [interpreter, "-c", _FIND_TORCH],
+            env=variables,
+            capture_output=True,
+            timeout=_CHECK_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return  # the start of the script reports the reason
