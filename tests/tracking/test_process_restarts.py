@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from hopyard.domain.ids import AttemptId
@@ -73,6 +74,20 @@ def test_restarts_are_read_from_events_of_roles_with_a_policy(tmp_path: Path) ->
         (A, 1, "stdout"): (RestartRange(20, 50),),
         (A, 1, "stderr"): (RestartRange(4, 4),),
     }
+
+
+def test_restarts_of_an_elastic_gang_are_found_at_the_ranks_of_fewer_replicas(tmp_path: Path) -> None:
+    event = {"kind": "restarted", "ends": {"stdout": 30}}
+    elastic = replace(SPEC, roles=(replace(SPEC.roles[0], replicas=4, min_replicas=2), SPEC.roles[1]))
+
+    async def read() -> VisibleStreams:
+        streams = FolderStreams(tmp_path)
+        await streams.append(A, 2, [Segment("events", 0, json.dumps(event).encode() + b"\n")])
+        view = await with_restarts(streams, VisibleStreams((A,), {}, (A,)), elastic)
+        await streams.close()
+        return view
+
+    assert asyncio.run(read()).restarts == {(A, 2, "stdout"): (RestartRange(30, 30),)}
 
 
 def test_points_of_the_next_process_replace_repeated_ones(tmp_path: Path) -> None:

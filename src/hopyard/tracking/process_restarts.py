@@ -27,7 +27,8 @@ async def with_restarts(streams: Streams, view: VisibleStreams, spec: RunSpec) -
     ranks = [
         rank
         for rank, role in enumerate(role for role in spec.roles for _ in range(role.replicas))
-        if role.restart.mode is not RestartMode.NEVER
+        # an elastic gang may have had fewer replicas, so its ranks may belong to other roles
+        if spec.is_elastic or role.restart.mode is not RestartMode.NEVER
     ]
     restarts: dict[tuple[AttemptId, int, str], tuple[RestartRange, ...]] = {}
     for attempt in view.all_attempts:
