@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.domain.evaluation import EVALUATED_EVENT, EVALUATION_VARIABLE
-from hopyard.errors import IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
+from hopyard.errors import Forbidden, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
 from hopyard.sdk import bound_objects as binding
 from hopyard.sdk.checkpoints import read_checkpoint
 from hopyard.sdk.session import Session
@@ -21,6 +21,7 @@ from hopyard.sdk.warn_once import warn_once
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
     from hopyard.api_client.client import Client
+    from hopyard.datasets.tree_cache import TreeCache
 
 _POLL_INTERVAL_S = 1.0
 _READ_BYTES = 1024 * 1024
@@ -54,7 +55,6 @@ class RunCheckpoints:
     def __iter__(self) -> Iterator[RunCheckpoint]:
         from hopyard.api_client.local_server import connect
         from hopyard.datasets.tree_cache import TreeCache
-        from hopyard.domain.ids import Digest
 
         client = _call(lambda: connect(start=False))
         cache = TreeCache(Path(self._session.folder) / "evaluated", 0)
@@ -70,16 +70,8 @@ class RunCheckpoints:
                 continue
             checkpoint = pending[-1] if self._evaluation["newest"] else pending[0]
             with ExitStack() as stack:
-                try:
-                    manifest = Digest(checkpoint["manifest"])
-                    folder = _call(
-                        lambda digest=manifest, opened=stack: opened.enter_context(
-                            cache.open_tree(digest, client.fetch)
-                        )
-                    )
-                except (IntegrityError, MissingBlobs, NotFound) as error:
-                    warn_once(f"the checkpoint of step {checkpoint['step']} is skipped: {error.message}")
-                else:
+                folder = self._open(client, cache, checkpoint, stack)
+                if folder is not None:
                     yield self._restore(checkpoint, folder)
             self._session.metrics.default_step = None
             skipped = pending[:-1] if self._evaluation["newest"] else []
@@ -91,6 +83,25 @@ class RunCheckpoints:
     @property
     def _run(self) -> str:
         return str(self._evaluation["run"])
+
+    def _open(
+        self, client: Client, cache: TreeCache, checkpoint: api.CheckpointOut, stack: ExitStack
+    ) -> Path | None:
+        """Returns the folder with the files, which `stack` releases; None for a checkpoint that is damaged,
+        or was removed before its turn."""
+        from hopyard.domain.ids import Digest
+
+        manifest = Digest(checkpoint["manifest"])
+        try:
+            return cast(Path, _call(lambda: stack.enter_context(cache.open_tree(manifest, client.fetch))))
+        except (IntegrityError, MissingBlobs, NotFound) as error:
+            reason = error.message
+        except Forbidden:  # also the response for blobs of a checkpoint that the retention has removed
+            if any(_key_of(row) == _key_of(checkpoint) for row in _call(lambda: self._list(client))):
+                raise
+            reason = "it was removed meanwhile"
+        warn_once(f"the checkpoint of step {checkpoint['step']} is skipped: {reason}")
+        return None
 
     def _restore(self, checkpoint: api.CheckpointOut, folder: Path) -> RunCheckpoint:
         """Loads the bound objects. Metrics without a step get that of the checkpoint from now on."""
