@@ -147,7 +147,9 @@ def test_first_replica_of_mpi_is_the_master(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("HOPYARD_REPLICA_DIR", str(tmp_path))
     plan = read_plan()
     assert host_lines(plan) == "127.1.0.2 slots=2\n127.1.0.3 slots=4\n", "their names do not resolve here"
-    assert mpirun_variables(plan, "/s")["OMPI_MCA_plm_rsh_agent"] == "/s"
+    variables = mpirun_variables(plan, "/s")
+    assert variables["OMPI_MCA_plm_rsh_agent"] == "/s"
+    assert {variables[f"{name}_MCA_ess_base_forward_signals"] for name in ("OMPI", "PRTE")} == {"none"}
     assert (tmp_path / PLAN_FILE).stat().st_mode & 0o077 == 0, "it has the credential of the gang"
 
 

@@ -218,6 +218,10 @@ def mpirun_variables(plan: MpiPlan, shell: str) -> dict[str, str]:
         "PRTE_MCA_plm": "ssh",
         "PRTE_MCA_plm_ssh_agent": shell,
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        # the replica requests a save by SIGUSR1, which ends scripts that do not handle it: see
+        # `replica.checkpoint_signal`
+        "OMPI_MCA_ess_base_forward_signals": "none",
+        "PRTE_MCA_ess_base_forward_signals": "none",
     }
     is_one_machine = all(peer.address.startswith(_LOOPBACK) for peer in plan.peers)
     if is_one_machine:  # other interfaces, such as those of containers, may disappear meanwhile
