@@ -60,8 +60,11 @@ def test_alerts_and_the_end_reach_the_targets_of_a_run(
     assert "no more data" in end["text"]
     shell.hop("alert", "look at it", "--run", run["name"])
     assert received.get(timeout=60)["text"] == "look at it"
-    again = shell.hop("alert", "look at it", "--run", run["name"])
-    assert (again.code, "had this alert within the minute" in again.stderr_text) == (1, True)
+    # a minute of the clock may begin between two of them
+    again = [shell.hop("alert", "look at it", "--run", run["name"]) for _ in range(2)]
+    refused = [each for each in again if each.code]
+    assert refused
+    assert all("had this alert within the minute" in each.stderr_text for each in refused)
     text = shell.hop("info", run["name"]).text
     assert "alert: error: diverged: loss is NaN" in text
     assert "/secret" not in text and "notifies" in text
