@@ -267,6 +267,23 @@ def test_processes_that_left_their_loop_or_died_are_not_waited_for(tmp_path: Pat
     assert not members[1].answers
 
 
+def test_process_with_a_loop_does_not_wait_for_one_that_only_logs(tmp_path: Path) -> None:
+    """An evaluator beside a trainer may not log for a long time."""
+    evaluator = SafePoints(str(tmp_path / "1"), str(tmp_path), 1, 2, by_log=True)
+    trainer = SafePoints(str(tmp_path / "0"), str(tmp_path), 0, 2)
+    for _ in range(3):
+        assert trainer.reach() is None
+    assert evaluator.reach() is None
+    CommandFile(str(tmp_path)).append([line(1)])
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(trainer.reach()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert results == [SafePointAction.COMMANDS]
+    assert evaluator.reach() is SafePointAction.COMMANDS
+    assert [each["number"] for each in evaluator.take_commands()] == [1]
+
+
 def test_killed_process_does_not_hold_up_the_others(replica: Replica) -> None:
     """Its parent has not read its exit state, as that of a launcher."""
     killed = "import os, signal\nimport hopyard as hop\nfor _ in hop.loop(range(9)):\n"

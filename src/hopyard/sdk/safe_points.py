@@ -10,8 +10,9 @@ its loop: that one applies the commands at its next safe point.
 
 The safe points of a script without loops are the points that it logs. A gang may not log the same points in
 all its processes, so there no process waits long for another: a command is refused in place of that. Such a
-script is not stopped at a safe point. The shared state is files of eight-byte cells in a folder that all
-processes see. Each process holds a lock on its own file, which ends with it:
+script is not stopped at a safe point, and a process with a loop does not wait for it. The shared state is
+files of eight-byte cells in a folder that all processes see. Each process holds a lock on its own file, which
+ends with it:
 
     turns/lock               one cell: the iteration at which all stop
     turns/commands           see `command_file.py`
@@ -283,6 +284,8 @@ class SafePoints:
                 if self._agreed_iteration[0]:
                     return SafePointAction.STOP
                 peers = dict(self._live_peers()) if self._world > 1 else {}
+                if not self.by_log:  # its points are no iterations, and it may never log again
+                    peers = {name: cells for name, cells in peers.items() if not name.startswith(_LOG_PREFIX)}
                 if any(cells[_ITERATION_CELL] >= iteration for cells in peers.values()):
                     self.leave()
                     return None
