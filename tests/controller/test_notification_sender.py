@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from email import message_from_bytes
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -96,13 +97,16 @@ async def test_mail_server_gets_the_message() -> None:
         port = server.sockets[0].getsockname()[1]
         settings = NotificationSettings(MailSettings("127.0.0.1", port, "hop@lab.org"))
         await TargetSender(settings).send("alice@lab.org", MESSAGE)
+        word = replace(MESSAGE, title="a/b/1: =?utf-8?q?x=0D=0ABcc:_eve@lab.org?=")
+        await TargetSender(settings).send("alice@lab.org", word)
     with pytest.raises(DeliveryFailed, match=r"the mail server 127\.0\.0\.1: "):
         await TargetSender(settings).send("alice@lab.org", MESSAGE)
-    (mail,) = mails
+    mail, other = mails
     content = message_from_bytes(mail.content)
     assert (mail.mail_from, mail.rcpt_tos) == ("hop@lab.org", ["alice@lab.org"])
     assert content["Subject"] == "a/b/1 failed"
     assert content.get_payload() == "no data\r\nloss: 0.5\r\n"
+    assert message_from_bytes(other.content).keys() == content.keys(), "a title adds no header"
 
 
 async def test_command_gets_the_message(tmp_path: Path) -> None:

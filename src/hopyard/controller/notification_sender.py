@@ -27,6 +27,7 @@ from hopyard.config.notification_settings import (
 )
 from hopyard.domain.notification import Message
 from hopyard.domain.notification_text import json_body, webhook_body
+from hopyard.domain.text import escape
 from hopyard.errors import DeliveryFailed, SpecError
 
 TIMEOUT_S = 15.0
@@ -78,7 +79,8 @@ def _post(webhook: Webhook, message: Message) -> None:
 
 def _mail(settings: MailSettings, to: str, message: Message) -> None:
     mail = EmailMessage()
-    mail["Subject"] = " ".join(message.title.split())
+    # an encoded word would be decoded, and a line break in it would begin another header
+    mail["Subject"] = escape(" ".join(message.title.split())).replace("=?", "= ?")
     mail["From"], mail["To"] = settings.sender, to
     mail["Date"], mail["Message-ID"] = format_datetime(datetime.now(UTC)), make_msgid(domain="hopyard")
     mail.set_content(message.plain_text())

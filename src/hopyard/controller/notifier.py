@@ -11,10 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 
+from hopyard.controller.background import run_step_logging_errors
 from hopyard.domain.ids import RunId
 from hopyard.domain.notification import Message, Notification, NotifyOn
 from hopyard.domain.notification_text import alert_message, end_message
 from hopyard.domain.run import Run
+from hopyard.domain.text import escape
 from hopyard.errors import HopyardError, NotFound
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.notification_sender import NotificationSender
@@ -47,12 +49,12 @@ class Notifier:
     async def run(self) -> None:
         """Sends notifications until cancelled."""
         while True:
-            try:
-                while await self.send_due():
-                    pass
-            except HopyardError as error:
-                log.warning("notifications were not sent: %s", error.message)
+            await run_step_logging_errors(self._send_all_due)
             await self._clock.sleep_until(self._clock.now() + POLL_INTERVAL)
+
+    async def _send_all_due(self) -> None:
+        while await self.send_due():
+            pass
 
     async def send_due(self) -> int:
         """Sends the notifications that are due, at most a batch of them. Returns their number."""
@@ -82,8 +84,9 @@ class Notifier:
             return
         try:
             await self._sender.send(notification.to, await self._message(run, notification))
-        except HopyardError as error:
-            reason = error.message[:_MAX_REASON]
+        except Exception as error:  # also of a library that did not accept a text: it must not end the server
+            reason = error.message if isinstance(error, HopyardError) else f"{type(error).__name__}: {error}"
+            reason = escape(reason)[:_MAX_REASON]
             log.warning("a notification of run %s was not sent: %s", run.name, reason)
             await self._notifications.record_not_sent(notification, reason, now=self._clock.now())
         else:
