@@ -139,7 +139,7 @@ class StreamIngest:
                 raise
             await self._drop_over_limit(replica, received)
             if replica.live_run.is_outdated:
-                await replica.live_run.write(self._runs, self._commands)
+                await replica.live_run.write(self._runs, self._commands, self._notifications)
                 self.forget(replica.live_run.run)
             return {**replica.lengths, **replica.dropped_bytes, **dropped}
 
