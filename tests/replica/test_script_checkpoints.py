@@ -7,13 +7,16 @@ import os
 import time
 import zipfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hopyard.domain.manifest import Manifest
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
 from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.errors import ServerUnavailable
@@ -21,9 +24,11 @@ from hopyard.replica import run_folder
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.metric_history import MetricHistory
 from hopyard.replica.open_files import find_open_for_writing
+from hopyard.replica.process_restarts import ProcessRestarts
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.run_folder import RunFolder
 from hopyard.replica.script_checkpoints import ScriptCheckpoints
+from hopyard.replica.supervisor import Wakeup
 from tests.replica.test_param_file import launch as make_launch
 from tests.replica.test_run_folder import _pack
 
@@ -37,6 +42,7 @@ class RecordingServer:
         self.folder: list[str] = []
         self.records: list[dict[str, Any]] = []
         self.failures = 0
+        self.listed: list[dict[str, Any]] = []
 
     def put_blob(self, digest: str, data: bytes) -> None:
         self.manifests[digest] = Manifest.decode(data)
@@ -49,6 +55,9 @@ class RecordingServer:
             self.failures -= 1
             raise ServerUnavailable("the server is away")
         self.records.append(body)
+
+    def iterate_run_checkpoints(self, run: str) -> list[dict[str, Any]]:
+        return self.listed
 
     def rediscover(self) -> bool:
         return True
@@ -187,6 +196,37 @@ def test_record_that_the_server_missed_is_sent_later(folder: Folder) -> None:
     assert folder.server.steps == [("work/best-1.pt", 1)]
     record = json.loads((folder.root / "run-folder.json").read_text())
     assert list(record["checkpoints"]) == ["work/best-1.pt"]
+
+
+def test_time_of_a_file_that_is_no_date_is_now(folder: Folder) -> None:
+    file = folder.write("out/a-1.pt")
+    folder.run_folder.checkpoints.record(
+        Manifest.build([FileEntry("work/out/a-1.pt", 5, (Digest("0" * 64),))], []),
+        {"work/out/a-1.pt": (1, 5, 10**24)},
+    )
+    (record,) = folder.server.records
+    assert datetime.fromisoformat(record["created_at"]) <= datetime.now(UTC)
+    assert folder.run_folder.contains("work/out/a-1.pt") and file.exists()
+    folder.run_folder.work = None  # a replica with a folder of its own
+    assert not folder.run_folder.contains("work/out/a-1.pt")
+
+
+def test_process_does_not_restart_from_a_checkpoint_of_the_script(folder: Folder) -> None:
+    folder.server.listed = [{"damaged": False, "step": 7, "path": "work/a-7.pt", "manifest": "0" * 64}]
+    spec = ReplicaSpec(make_launch("c.json"), NodeContext("n", str(folder.root), "", 0))
+    with ExitStack() as stack:
+        restarts = ProcessRestarts(
+            folder.replica,
+            spec,
+            folder.server,  # type: ignore[arg-type]
+            stack,
+            Wakeup(),
+            lambda: None,
+            lambda offsets: dict(offsets),
+            lambda _: None,
+        )
+        assert restarts._fetch_newest() is None
+    assert restarts.restored is None
 
 
 def test_only_files_that_are_open_for_writing_are_found(tmp_path: Path) -> None:

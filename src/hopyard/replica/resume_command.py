@@ -24,7 +24,7 @@ def with_resume_arguments(
     if not launch.resume_arguments:
         return launch, ()
     candidates = dict.fromkeys((*launch.own_checkpoints, *run_folder.restored_checkpoints()))
-    found = next((path for path in candidates if run_folder.location(path).exists()), None)
+    found = next(filter(run_folder.contains, candidates), None)
     if found is not None:
         place, name = str(run_folder.gang.path_in_place(run_folder.location(found))), found.partition("/")[2]
     elif restored:

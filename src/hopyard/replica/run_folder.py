@@ -114,6 +114,12 @@ class RunFolder:
         part, _, rest = path.partition("/")
         return dict(self._parts())[part] / rest
 
+    def contains(self, path: str) -> bool:
+        """Returns whether a path below `run/` or `work/` exists on this node. A replica with a working folder
+        of its own has no `work/`."""
+        part, _, rest = path.partition("/")
+        return any(name == part and (folder / rest).exists() for name, folder in self._parts())
+
     def load_record(self) -> None:
         """Reads what an earlier replica of the attempt, or another one of the gang, has stored."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -105,4 +106,6 @@ class ScriptCheckpoints:
 
 
 def _written_at(files: Collection[str], stamps: Mapping[str, Stamp]) -> float:
-    return max((stamps[path][2] / 1e9 for path in files if path in stamps), default=0.0)
+    """Returns the Unix time of the newest file. A script can set any time, also one that is no date."""
+    newest = max((stamps[path][2] / 1e9 for path in files if path in stamps), default=0.0)
+    return min(max(newest, 0.0), time.time())
