@@ -222,7 +222,7 @@ def test_process_does_not_restart_from_a_checkpoint_of_the_script(folder: Folder
             stack,
             Wakeup(),
             lambda: None,
-            lambda offsets: dict(offsets),
+            dict,
             lambda _: None,
         )
         assert restarts._fetch_newest() is None
