@@ -109,6 +109,7 @@ def test_equal_alerts_within_a_minute_have_one_key() -> None:
 
 def test_alert_needs_text_and_a_known_level() -> None:
     assert check_alert(" x ", "", "info") == ("x", "")
+    assert check_alert("a\0b\r\nc\x1b[2J", "t\nu", "error") == ("a b\nc [2J", "t u")
     for text, level in (("", "info"), ("x", "loud")):
         with pytest.raises(SpecError, match=r"^alert: "):
             check_alert(text, "", level)

@@ -6,14 +6,18 @@ dies in between leaves it to the others.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
 
-from hopyard.controller.background import run_step_logging_errors
+from hopyard.controller.background import (
+    BackgroundEffects,
+    run_logging_errors,
+    run_step_logging_errors,
+)
 from hopyard.domain.ids import RunId
-from hopyard.domain.notification import Message, Notification, NotifyOn
+from hopyard.domain.notification import CLAIM, Message, Notification, NotifyOn
 from hopyard.domain.notification_text import alert_message, end_message
 from hopyard.domain.run import Run
 from hopyard.domain.text import escape
@@ -45,43 +49,53 @@ class Notifier:
     ) -> None:
         self._notifications, self._runs, self._sender, self._clock = notifications, runs, sender, clock
         self._latest_metrics, self._run_url = latest_metrics, run_url
+        self._tasks = BackgroundEffects()
+        # by target: those to send, and until when they are claimed
+        self._queues: dict[str, deque[tuple[datetime, Notification]]] = {}
 
     async def run(self) -> None:
         """Sends notifications until cancelled."""
-        while True:
-            await run_step_logging_errors(self._send_all_due)
-            await self._clock.sleep_until(self._clock.now() + POLL_INTERVAL)
+        try:
+            while True:
+                await run_step_logging_errors(self.start_due)
+                await self._clock.sleep_until(self._clock.now() + POLL_INTERVAL)
+        finally:
+            await self._tasks.cancel()
 
-    async def _send_all_due(self) -> None:
-        while await self.send_due():
-            pass
+    async def start_due(self) -> None:
+        """Begins to send what is due. Each target has a task of its own, so that one that does not answer
+        delays no other."""
+        while due := await self._notifications.claim_notifications(_BATCH, now=self._clock.now()):
+            # a claim that is nearly over belongs to the next server
+            claimed_until = self._clock.now() + CLAIM / 2
+            for notification in sorted(due, key=_sending_order):
+                queue = self._queues.get(notification.to)
+                if queue is None:
+                    queue = self._queues[notification.to] = deque()
+                    self._tasks.spawn(run_logging_errors(self._send_queue(notification.to, queue)))
+                queue.append((claimed_until, notification))
 
-    async def send_due(self) -> int:
-        """Sends the notifications that are due, at most a batch of them. Returns their number."""
-        due = await self._notifications.claim_notifications(_BATCH, now=self._clock.now())
-        by_target: dict[tuple[RunId, str], list[Notification]] = {}
-        for notification in due:
-            by_target.setdefault((notification.run, notification.to), []).append(notification)
-        await asyncio.gather(*map(self._send_in_order, by_target.values()))
-        return len(due)
+    async def _send_queue(self, to: str, queue: deque[tuple[datetime, Notification]]) -> None:
+        """Sends those of one target in order. After a failure the others wait for the end of their claims."""
+        try:
+            while queue:
+                claimed_until, notification = queue.popleft()
+                if self._clock.now() < claimed_until and not await self._send(notification):
+                    queue.clear()
+        finally:
+            del self._queues[to]
 
-    async def _send_in_order(self, notifications: Sequence[Notification]) -> None:
-        """Sends those of one target: its alerts as they came, then the end."""
-        for notification in sorted(
-            notifications, key=lambda each: (each.alert is None, each.alert and each.alert.at.timestamp())
-        ):
-            await self._send(notification)
-
-    async def _send(self, notification: Notification) -> None:
+    async def _send(self, notification: Notification) -> bool:
+        """Sends one, unless its target does not get it. Returns False if that failed."""
         try:
             run = await self._runs.get(notification.run)
         except NotFound:
-            return
+            return True
         event = NotifyOn(run.phase.value) if notification.alert is None else NotifyOn.ALERT
         target = next((each for each in run.spec.on_end if each.to == notification.to), None)
         if target is None or not target.gets(event):
             await self._notifications.discard_notification(notification)
-            return
+            return True
         try:
             await self._sender.send(notification.to, await self._message(run, notification))
         except Exception as error:  # also of a library that did not accept a text: it must not end the server
@@ -89,8 +103,9 @@ class Notifier:
             reason = escape(reason)[:_MAX_REASON]
             log.warning("a notification of run %s was not sent: %s", run.name, reason)
             await self._notifications.record_not_sent(notification, reason, now=self._clock.now())
-        else:
-            await self._notifications.record_sent(notification, now=self._clock.now())
+            return False
+        await self._notifications.record_sent(notification, now=self._clock.now())
+        return True
 
     async def _message(self, run: Run, notification: Notification) -> Message:
         url = self._run_url(run)
@@ -100,3 +115,9 @@ class Notifier:
         metrics = {**run.summary, **{name: value for name, (_, value) in latest.items()}}
         failure = "" if run.exit is None or run.exit.is_success else run.exit.reason
         return end_message(run, reason=failure, metrics=metrics, url=url)
+
+
+def _sending_order(notification: Notification) -> tuple[bool, float]:
+    """Alerts as they came, then the end of the run."""
+    alert = notification.alert
+    return alert is None, 0.0 if alert is None else alert.at.timestamp()

@@ -114,14 +114,19 @@ def parse_target(text: str, *, what: str = "--on-end") -> NotifyTarget:
 
 
 def check_alert(text: str, title: str, level: str) -> tuple[str, str]:
-    """Returns text and title, shortened to what is stored. Raises SpecError for an unknown level and for an
-    alert without text."""
+    """Returns text and title as they are stored: of limited length, without characters that act on a terminal
+    or a database. Raises SpecError for an unknown level and for an alert without text."""
     if level not in list(AlertLevel):
         raise SpecError(f"alert: `{escape(str(level))}` is no level", hints=(f"use {', '.join(AlertLevel)}",))
-    text, title = str(text).strip(), str(title).strip()
+    lines = str(text).strip()[:MAX_ALERT_TEXT].splitlines()
+    text, title = "\n".join(map(_printable, lines)), _printable(str(title).strip()[:MAX_ALERT_TITLE])
     if not text and not title:
         raise SpecError("alert: it has no text", hints=("give the text of the alert",))
-    return text[:MAX_ALERT_TEXT], title[:MAX_ALERT_TITLE]
+    return text, title
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def parse_events(words: Sequence[str], *, what: str) -> tuple[NotifyOn, ...]:

@@ -9,4 +9,4 @@ class NotificationSender(Protocol):
     """Sends one notification to a target."""
 
     async def send(self, to: str, message: Message, /) -> None:
-        """Raises HopyardError with the reason if it cannot be delivered now; SpecError if it never can."""
+        """Raises HopyardError with the reason if it is not delivered."""

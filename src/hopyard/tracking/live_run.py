@@ -14,20 +14,14 @@ from hopyard.domain.command import MAX_ANSWER, MAX_COMMANDS, CommandResult, Comm
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.metric_extremes import Extremes, merge_extremes
 from hopyard.domain.metric_values import encode_param
-from hopyard.domain.notification import (
-    MAX_ALERT_TEXT,
-    MAX_ALERT_TITLE,
-    MAX_ALERTS,
-    Alert,
-    AlertLevel,
-)
+from hopyard.domain.notification import MAX_ALERTS, Alert, AlertLevel, check_alert
 from hopyard.domain.param_format import unread_sentence
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.script_tags import ScriptTags
 from hopyard.domain.tag_limits import MAX_NOTE, MAX_TAGS, is_tag
 from hopyard.domain.text import is_line
-from hopyard.errors import Conflict, NotFound
+from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
@@ -249,13 +243,14 @@ class LiveRun:
             or not 0 <= at < _MAX_TIMESTAMP
             or not isinstance(text, str)
             or not isinstance(title, str)
-            or level not in list(AlertLevel)
+            or not isinstance(level, str)
         ):
             return False
-        shown = "\n".join(_printable(line) for line in text[:MAX_ALERT_TEXT].split("\n"))
-        alert = Alert(
-            shown, datetime.fromtimestamp(at, UTC), _printable(title)[:MAX_ALERT_TITLE], AlertLevel(level)
-        )
+        try:
+            text, title = check_alert(text, title, level)
+        except SpecError:
+            return False
+        alert = Alert(text, datetime.fromtimestamp(at, UTC), title, AlertLevel(level))
         key = alert.key(self.attempt)
         if key in self._stored_alerts or len(self._stored_alerts) + len(self._alerts) >= MAX_ALERTS:
             return False
@@ -418,7 +413,8 @@ class LiveRun:
                 await runs.record_event(self.run, event)
             if notifications is not None:
                 for alert in alerts.values():
-                    await notifications.record_alert(self.run, alert, attempt=self.attempt, now=alert.at)
+                    now = min(alert.at, datetime.now(UTC))  # the clock of the node may be ahead
+                    await notifications.record_alert(self.run, alert, attempt=self.attempt, now=now)
                 self._stored_alerts.update(alerts)
             for sentence in sentences.values():
                 await runs.record_event(self.run, sentence)
