@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import fcntl
 import logging
-import math
 import os
 import secrets
 import signal
@@ -23,7 +22,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
 from hopyard import __version__
@@ -32,15 +30,12 @@ from hopyard.config.descriptor_limit import descriptor_limit, raise_descriptor_l
 from hopyard.config.glibc_malloc import configure_malloc
 from hopyard.config.home import ROOT_ERROR, Home, user_name
 from hopyard.config.home_identity import (
-    Identity,
     folder_identity,
     identity_proof,
-    read_identity,
-    write_identity,
 )
 from hopyard.config.node_checks import find_gpu_problem, find_home_problem
 from hopyard.config.quotas import QuotaSettings
-from hopyard.config.settings import HomeSettings, ServerSettings, read_settings
+from hopyard.config.settings import HomeSettings, read_settings
 from hopyard.config.settings import NodeSettings as DeclaredNode
 from hopyard.controller.audit_retention import run_audit_retention
 from hopyard.controller.clock import SystemClock
@@ -51,28 +46,31 @@ from hopyard.controller.notifier import Notifier
 from hopyard.controller.orphan_cleanup import run_orphan_cleanup
 from hopyard.controller.restored_home import cordon_restored
 from hopyard.domain.cluster import ServerRecord
-from hopyard.domain.ids import DEFAULT_POOL, slug
+from hopyard.domain.ids import DEFAULT_POOL
 from hopyard.domain.resources import UNKNOWN_GPU_MODEL, Gpu
 from hopyard.domain.stream_limits import StreamLimits
 from hopyard.engines.local.engine import LocalEngine
 from hopyard.engines.local.node_detection import LocalNodeSettings
 from hopyard.engines.local.node_health import HealthChecks
 from hopyard.errors import HopyardError, SpecError, StorageFull, is_disk_full
-from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.cluster_store import ClusterStore
-from hopyard.private_files import GROUP_AND_OTHERS_BITS, make_folder, open_file, write_atomically
+from hopyard.private_files import GROUP_AND_OTHERS_BITS, make_folder, open_file
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
-from hopyard.server.authentication import hash_token, new_user_token
 from hopyard.server.build_services import build_services
-from hopyard.server.connections import Connections, backlog_for
+from hopyard.server.connections import backlog_for
 from hopyard.server.discovery_files import DiscoveryFiles
+from hopyard.server.home_records import (
+    SECRET_BYTES,
+    ensure_home_id,
+    ensure_identity,
+    ensure_token,
+    other_database_warning,
+)
+from hopyard.server.http_server import HttpServer
 from hopyard.server.idle_watch import IdleWatch
-from hopyard.server.ports.port_proxy import PortProxy
-from hopyard.server.protocol import AllowedHosts, protocol_factory
-from hopyard.server.services import Services
 from hopyard.server.signing_keys import load_signing_keys
-from hopyard.server.unix_socket import OwnerOnlyProtocol, listener_uid
+from hopyard.server.unix_socket import listener_uid
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.disk_reserve import DiskReserves
 from hopyard.stores.sql.access import SqlAccessStore
@@ -90,8 +88,6 @@ from hopyard.stores.sql.usage import SqlUsageStore
 from hopyard.stores.stream_files import FolderStreams
 
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
-GRACEFUL_S = 5
-SECRET_BYTES = 32
 # files of an old home whose modes are fixed before the server starts; the others are fixed in the background
 PERMISSION_FIX_BATCH = 10_000
 FIRST_RECONCILE_TIMEOUT_S = 5.0  # a start waits so long for the engine's first observation
@@ -226,69 +222,6 @@ def _listen_on(port: int) -> socket.socket:
         listen_socket.close()
         raise
     return listen_socket
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn without its ten wake-ups per second and without its signal handlers."""
-
-    def __init__(
-        self,
-        app: PortProxy,
-        services: Services,
-        end_event: asyncio.Event,
-        *,
-        settings: ServerSettings,
-        withdraw: Callable[[], None],
-    ) -> None:
-        connections, local = (
-            Connections(settings.limits, descriptors=descriptor_limit(), local=local)
-            for local in (False, True)
-        )
-        super().__init__(
-            uvicorn.Config(
-                app,
-                loop="none",
-                http=protocol_factory(connections, local, AllowedHosts(settings.hosts)),
-                headers=[("X-Content-Type-Options", "nosniff")],
-                ws="none",
-                lifespan="off",
-                access_log=False,
-                proxy_headers=False,
-                log_config=None,
-                log_level="warning",
-                date_header=False,
-                server_header=False,
-                timeout_keep_alive=math.ceil(settings.limits.idle_timeout_s),
-                timeout_graceful_shutdown=GRACEFUL_S,
-                backlog=backlog_for(descriptor_limit()),
-            )
-        )
-        self._services, self._ports, self._end_event, self._withdraw = services, app, end_event, withdraw
-        self.accepting_requests = asyncio.Event()
-
-    async def add_unix_socket(self, listen_socket: socket.socket) -> None:
-        """Serves the Unix socket of the home as well."""
-
-        def protocol() -> asyncio.Protocol:
-            return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
-
-        self.servers.append(
-            await asyncio.get_running_loop().create_unix_server(
-                lambda: OwnerOnlyProtocol(protocol), sock=listen_socket
-            )
-        )
-
-    async def main_loop(self) -> None:
-        self.server_state.default_headers = self.config.encoded_headers
-        self.accepting_requests.set()
-        await self._end_event.wait()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # first, so that a client that loses its connection can already read that the server ended on purpose
-        self._withdraw()
-        self._services.subscriptions.close()  # followers then end by themselves
-        self._ports.close()
-        await super().shutdown(sockets)
 
 
 def make_reserves(home: Home) -> DiskReserves:
@@ -606,71 +539,6 @@ async def check_live_runs(
 
 def _join_some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-
-
-def ensure_home_id(home: Home) -> str:
-    """Returns the ID that distinguishes this home from others on the same database. It does not change with
-    tokens."""
-    try:
-        return home.mark_file.read_text().strip()
-    except FileNotFoundError:
-        token = home.read_token()  # its hash was the ID of a home before homes had an ID of their own
-        home_id = os.urandom(6).hex() if token is None else hash_token(token)[:12]
-        write_atomically(home.mark_file, home_id.encode() + b"\n", durable=True)
-        return home_id
-
-
-async def other_database_warning(home: Home, access: AccessStore) -> str:
-    """Returns a warning when the blobs and streams of the home belong to another database; "" otherwise. This
-    database does not reference them, so the garbage collection would remove all of them."""
-    current_id = await access.database_id()
-    try:
-        recorded_id = home.database_id_file.read_text().strip()
-    except FileNotFoundError:
-        with suppress(OSError):  # on a full disk, the next start writes it
-            write_atomically(home.database_id_file, current_id.encode() + b"\n", durable=True)
-        return ""
-    if recorded_id == current_id:
-        return ""
-    return (
-        "the files of this home belong to another database, so unreferenced files are not removed: configure "
-        f"that database, or remove {home.database_id_file} to abandon the files"
-    )
-
-
-async def ensure_identity(home: Home, access: AccessStore) -> Identity:
-    """Returns the identity of the home, and records it at the first start.
-
-    The owner's name is that of the user of the owner's token if the store knows it, else the login name of
-    this process's uid. Variables such as $USER are not read.
-    """
-    identity = read_identity(home)
-    if identity is None:
-        token = home.read_token()
-        record = None if token is None else await access.find_token(hash_token(token))
-        owner = slug(user_name(os.geteuid()), fallback="owner") if record is None else record.user
-        identity = Identity(owner, secrets.token_hex(SECRET_BYTES))
-        write_identity(home, identity)
-    return identity
-
-
-async def ensure_token(home: Home, access: AccessStore, owner: str, home_id: str, *, now: datetime) -> None:
-    """Ensures a valid owner's token of this home, in a file that only the owner can read.
-
-    If the file is missing, or its token is unknown or expired, a new token is created and the previous one is
-    revoked.
-    """
-    token = home.read_token()
-    record = None if token is None else await access.find_token(hash_token(token))
-    if record is not None and not record.is_expired(now):
-        return
-    name = f"home-{home_id[:6]}"
-    for old_record in await access.list_tokens(owner):
-        if old_record.name in (name, ""):  # "": created by a version that gave tokens no names
-            await access.remove_token(old_record.id)
-    token = new_user_token()
-    write_atomically(home.token_file, token.encode() + b"\n", durable=True)
-    await access.add_token(owner, hash_token(token), now=now, name=name)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from hopyard.app import HttpServer
 from hopyard.config.settings import ServerSettings
+from hopyard.server.http_server import HttpServer
 from tests.server.api_server import TOKEN, ApiServer, run_scenario
 
 
