@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import ssl
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from email import message_from_bytes
@@ -13,9 +16,15 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from aiosmtpd.smtp import SMTP
+from aiosmtpd.smtp import SMTP, AuthResult
 
-from hopyard.config.notification_settings import CommandTarget, MailSettings, NotificationSettings, Webhook
+from hopyard.config.notification_settings import (
+    CommandTarget,
+    MailSecurity,
+    MailSettings,
+    NotificationSettings,
+    Webhook,
+)
 from hopyard.controller.notification_sender import TargetSender
 from hopyard.domain.notification import AlertLevel, Message, NotifyOn
 from hopyard.domain.notification_text import WebhookFormat
@@ -107,6 +116,64 @@ async def test_mail_server_gets_the_message() -> None:
     assert content["Subject"] == "a/b/1 failed"
     assert content.get_payload() == "no data\r\nloss: 0.5\r\n"
     assert message_from_bytes(other.content).keys() == content.keys(), "a title adds no header"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    words = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=mail -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run(
+        [*words.split(), "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=folder, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.parametrize("security", [MailSecurity.STARTTLS, MailSecurity.TLS])
+async def test_mail_server_with_tls_and_a_password_gets_the_message(
+    certificate: tuple[Path, Path], security: MailSecurity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mails: list[Any] = []
+
+    class Inbox:
+        async def handle_DATA(self, _server: Any, session: Any, envelope: Any) -> str:
+            mails.append((session.auth_data, envelope.rcpt_tos))
+            return "250 OK"
+
+    def authenticate(_server: Any, _session: Any, _envelope: Any, _mechanism: Any, data: Any) -> AuthResult:
+        is_right = (data.login, data.password) == (b"hop", b"secret word")
+        return AuthResult(success=is_right, handled=False, auth_data=data.login)
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    loop, inside = asyncio.get_running_loop(), security is MailSecurity.TLS
+    options: dict[str, Any] = {} if inside else {"tls_context": context, "require_starttls": True}
+    server = await loop.create_server(
+        lambda: SMTP(
+            Inbox(), hostname="mail", loop=loop, authenticator=authenticate, auth_required=True,
+            auth_require_tls=not inside, **options,
+        ),
+        "127.0.0.1", 0, ssl=context if inside else None,
+    )  # fmt: skip
+    password = tmp_path / "smtp.txt"
+    password.write_text("secret word\n")
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        mail = MailSettings("127.0.0.1", port, "hop@lab.org", security, "hop", password)
+        sender = TargetSender(NotificationSettings(mail))
+        with pytest.raises(DeliveryFailed, match="certificate verify failed"):
+            await sender.send("alice@lab.org", MESSAGE)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        await sender.send("alice@lab.org", MESSAGE)
+        password.write_text("wrong\n")
+        with pytest.raises(DeliveryFailed, match="Authentication"):
+            await sender.send("alice@lab.org", MESSAGE)
+    assert mails == [(b"hop", ["alice@lab.org"])]
 
 
 async def test_command_gets_the_message(tmp_path: Path) -> None:
