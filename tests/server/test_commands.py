@@ -82,6 +82,30 @@ def test_commands_are_delivered_once_and_answered(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
+def test_one_replica_with_safe_points_is_enough(tmp_path: Path) -> None:
+    """The first role is a parameter server, which has none."""
+
+    async def scenario(api: ApiServer) -> None:
+        role = {"command": ["true"], "resources": {"cpu_milli": 100}}
+        run = await api.start_run(roles=[{**role, "name": "ps"}, {**role, "name": "worker"}])
+        token, path = Script(api, run).token, f"/runs/{run['id']}/commands"
+        params = event(kind="params", values={"lr": 0.1})
+        await api.sync(run, [("events", 0, params)], token=token, rank=0)
+        await api.sync(run, [("events", 0, params)], token=token, rank=1)
+        await api.services.ingest.flush_all()
+        await api.request("POST", path, {"kind": "pause"}, status=409)
+        await api.sync(run, [("events", len(params), event(kind="safe-points"))], token=token, rank=1)
+        for body in ({"kind": "set", "params": {"lr": 0.5}}, {"kind": "pause"}):
+            assert (await api.request("POST", path, body))["state"] == "pending"
+        changed = answer(1, 2, changes={"lr": [0.1, 0.5]})
+        offset = len(params + event(kind="safe-points"))
+        await api.sync(run, [("events", offset, changed)], token=token, rank=1)
+        assert (await api.request("GET", f"{path}/1", wait=30))["state"] == "applied"
+        assert (await api.request("GET", f"/runs/{run['id']}"))["params"] == {"lr": 0.5}
+
+    run_scenario(tmp_path, scenario)
+
+
 def test_next_attempt_continues_pause_and_parameters(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run(params={"lr": 0.1})

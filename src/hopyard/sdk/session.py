@@ -478,8 +478,7 @@ class Session:
         except OSError as error:
             warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
             return None
-        if rank == 0:
-            self.events.append("safe-points")
+        self.events.append("safe-points")
         return safe_points
 
     def _completed_iterations(self) -> int:

@@ -128,7 +128,7 @@ def _check_safe_points(services: Services, run: Run) -> None:
     command would wait for ever. A script that is not started yet, or continues a pause, is given the time."""
     if run.phase is not RunPhase.RUNNING or run.attempt is None:
         return
-    if services.ingest.has_safe_points(run.attempt.id) is not False:
+    if services.ingest.has_safe_points(run.attempt.id, len(run.attempt.nodes)) is not False:
         return
     raise Conflict(
         f"the script of run {run.name} has no safe point so far, so it cannot be paused or changed",

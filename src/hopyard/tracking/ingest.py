@@ -213,11 +213,15 @@ class StreamIngest:
         store is then complete."""
         return self._live_runs.get(run)
 
-    def has_safe_points(self, attempt: AttemptId) -> bool | None:
+    def has_safe_points(self, attempt: AttemptId, size: int) -> bool | None:
         """Returns whether the script of a live attempt has announced safe points, at which it applies
-        commands. None if that is not known, as before the replica of rank 0 has connected."""
-        replica = self._replicas.get((attempt, 0))
-        return attempt in replica.live_run.safe_points_of if replica is not None and replica.ready else None
+        commands. One of its `size` replicas is enough: a parameter server or an evaluator may have none. None
+        if that is not known, as before all of them have connected."""
+        live = self._live_runs.get(split_attempt(attempt)[0])
+        if live is not None and attempt in live.safe_points_of:
+            return True
+        replicas = (self._replicas.get((attempt, rank)) for rank in range(size))
+        return False if all(replica is not None and replica.ready for replica in replicas) else None
 
     def latest_metrics(
         self, stored: Mapping[RunId, Mapping[str, tuple[int, float]]]
@@ -388,7 +392,7 @@ class StreamIngest:
         changed = False
         if stream == "events":
             for event in replica.line_readers[stream].feed(data):
-                if rank == 0 and event.get("kind") in SAFE_POINT_EVENTS:
+                if event.get("kind") in SAFE_POINT_EVENTS:
                     live.safe_points_of.add(replica.attempt)
                 if event.get("kind") == "command":
                     changed |= live.apply_command_result(replica.attempt, event)

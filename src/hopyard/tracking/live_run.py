@@ -177,14 +177,17 @@ class LiveRun:
             or not isinstance(text, str)
         ):
             return False
+        changes = _param_changes(event.get("changes"))
         self.answers[attempt, number] = CommandResult(
             CommandState(state),
             step,
             _printable(text)[:MAX_ANSWER],
             # as that of checkpoints: the clock of the node may be ahead
             min(datetime.fromtimestamp(seconds, UTC), datetime.now(UTC)),
-            _param_changes(event.get("changes")),
+            changes,
         )
+        # rank 0, which reports the parameters, may have no safe points
+        self._params |= {name: after for name, (_, after) in changes.items()}
         return True
 
     def apply_system(self, rank: int, sample: Mapping[str, Any]) -> bool:
