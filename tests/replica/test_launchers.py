@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from hopyard.replica.launchers.mpi_channel import ChannelRefused, accept, connec
 from hopyard.replica.launchers.mpi_master import host_lines, message_of, mpirun_variables
 from hopyard.replica.launchers.mpi_plan import PLAN_FILE, read_plan
 from hopyard.replica.launchers.torchrun import torchrun_words
+from hopyard.replica.process_env import _rank_variables
 from hopyard.replica.replica_dir import ReplicaDir
 
 HOSTS = {"chief-0": "127.1.0.1", "worker-0": "127.1.0.2", "worker-1": "127.1.0.3", "ps-0": "127.1.0.4"}
@@ -52,6 +54,14 @@ def test_processes_of_torchrun_meet_at_the_first_replica() -> None:
         "--role=worker",
     }  # fmt: skip
     assert words[-5:] == ["--no-python", "p", "-u", "a.py", "-m"]
+
+
+@pytest.mark.parametrize(("launcher", "ranks"), [(Launcher.TENSORFLOW, "0,3"), (Launcher.TORCHRUN, None)])
+def test_process_gets_independent_ranks(launcher: Launcher, ranks: str | None) -> None:
+    """Those of torchrun's processes are other numbers."""
+    spec = make_spec(launcher, "worker-0", ALL)
+    spec = replace(spec, launch=replace(spec.launch, independent_ranks=(0, 3)))
+    assert _rank_variables(spec).get("HOPYARD_INDEPENDENT_RANKS") == ranks
 
 
 def test_missing_torch_is_named_before_the_start(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hopyard.domain.replica import STOP_FILE, StopOrder
 from hopyard.errors import SpecError
+from hopyard.sdk import safe_points
 from hopyard.sdk.command_file import CommandFile, values_set_before
 from hopyard.sdk.live_params import LiveParams
 from hopyard.sdk.params import Params
@@ -282,6 +283,49 @@ def test_process_with_a_loop_does_not_wait_for_one_that_only_logs(tmp_path: Path
     assert results == [SafePointAction.COMMANDS]
     assert evaluator.reach() is SafePointAction.COMMANDS
     assert [each["number"] for each in evaluator.take_commands()] == [1]
+
+
+@pytest.mark.parametrize("by_log", [False, True])
+def test_independent_process_holds_up_no_other(
+    tmp_path: Path, by_log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 is a server that never has a safe point, and rank 3 an evaluator with a slow loop."""
+    monkeypatch.setattr(safe_points, "_PEER_TIMEOUT_S", 10 * PATIENCE_S)
+
+    def join(rank: int, *, by_log: bool) -> SafePoints:
+        return SafePoints(
+            str(tmp_path / str(rank)), str(tmp_path), rank, 4, by_log=by_log, independent={0, 3}
+        )
+
+    evaluator, workers = join(3, by_log=False), [join(rank, by_log=by_log) for rank in (1, 2)]
+    sender = CommandFile(str(tmp_path))
+    for _ in range(4):
+        assert evaluator.reach() is None
+    sender.append([line(1)])
+    assert evaluator.reach() is None, "it begins no agreement"
+    results: list[object] = []
+    threads = [
+        threading.Thread(target=lambda each=each: results.append(each.reach()), daemon=True)
+        for each in workers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert results == [SafePointAction.COMMANDS] * 2
+    assert [each.answers for each in workers] == [True, False]
+    assert evaluator.reach() is SafePointAction.COMMANDS
+    assert [[each["number"] for each in member.take_commands()] for member in (*workers, evaluator)] == [
+        [1],
+        [1],
+        [1],
+    ]
+
+
+def test_script_does_not_wait_for_independent_processes(replica: Replica) -> None:
+    environ = {"WORLD_SIZE": "2", "HOPYARD_INDEPENDENT_RANKS": "1", "HOPYARD_GANG_DIR": str(replica.folder)}
+    done = replica.run(logging_script(replica, {0: [line(1, lr=0.05)]}), **environ)
+    assert done.stdout.split()[1::2] == ["0.1", *["0.05"] * 4]
 
 
 def test_killed_process_does_not_hold_up_the_others(replica: Replica) -> None:

@@ -87,7 +87,9 @@ def test_one_replica_with_safe_points_is_enough(tmp_path: Path) -> None:
 
     async def scenario(api: ApiServer) -> None:
         role = {"command": ["true"], "resources": {"cpu_milli": 100}}
-        run = await api.start_run(roles=[{**role, "name": "ps"}, {**role, "name": "worker"}])
+        run = await api.start_run(roles=[{**role, "name": "ps", "service": True}, {**role, "name": "worker"}])
+        launches = api.engine.launches[f"{run['id']}.1"].replicas
+        assert [each.independent_ranks for each in launches] == [(0,), (0,)]
         token, path = Script(api, run).token, f"/runs/{run['id']}/commands"
         params = event(kind="params", values={"lr": 0.1})
         await api.sync(run, [("events", 0, params)], token=token, rank=0)

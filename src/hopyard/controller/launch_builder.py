@@ -9,7 +9,7 @@ from hopyard.domain.command import params_after
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
-from hopyard.domain.launcher import Launcher, LauncherPeer
+from hopyard.domain.launcher import EVALUATOR_ROLE, Launcher, LauncherPeer
 from hopyard.domain.param_format import ParamValue, without_added_options
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
@@ -64,6 +64,7 @@ class LaunchBuilder:
         has_secret = spec.study is not None or any(role.launcher is Launcher.MPI for role in spec.roles)
         secret = self._gang_secret(attempt) if has_secret else ""
         peers = _launcher_peers(spec, placement.gang)
+        independent = _independent_ranks(spec, placement.gang)
         replicas: list[ReplicaLaunch] = []
         for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
             for role_rank in range(placed.replicas):
@@ -110,6 +111,7 @@ class LaunchBuilder:
                         secret=secret,
                         service=role.service,
                         launcher=role.launcher,
+                        independent_ranks=independent,
                         launcher_peers=peers.get(role.launcher, ()),
                     )
                 )
@@ -169,6 +171,18 @@ def _launcher_peers(spec: RunSpec, gang: Gang) -> Mapping[Launcher, tuple[Launch
             own = (LauncherPeer(role.name, index, role.process_count) for index in range(placed.replicas))
             peers[role.launcher] = (*peers.get(role.launcher, ()), *own)
     return peers
+
+
+def _independent_ranks(spec: RunSpec, gang: Gang) -> tuple[int, ...]:
+    """Returns the ranks of `ReplicaLaunch.independent_ranks`: none if no other replica is left."""
+    evaluators = {
+        role.name
+        for role in spec.roles
+        if role.launcher is Launcher.TENSORFLOW and role.name == EVALUATOR_ROLE
+    }
+    evaluating = {rank for rank, role in gang.replica_roles() if role.name in evaluators}
+    found = gang.optional_ranks() | evaluating
+    return tuple(sorted(found)) if len(found) < gang.size else ()
 
 
 def _is_foreign(spec: RunSpec, restore: RestorePoint | None) -> bool:

@@ -71,6 +71,8 @@ class ReplicaLaunch:
     secret: str = ""
     service: bool = False  # as of `domain.gang.Role`
     launcher: Launcher = Launcher.NONE  # as of `domain.run.RoleSpec`
+    # of the gang: replicas for which the training does not wait, such as services and evaluators
+    independent_ranks: tuple[int, ...] = ()
     launcher_peers: tuple[LauncherPeer, ...] = ()  # all replicas with this launcher, in the order of ranks
 
     @property

@@ -21,6 +21,9 @@ class Launcher(StrEnum):
 
 # of TensorFlow: its servers never end by themselves
 PARAMETER_SERVER_ROLE = "ps"
+EVALUATOR_ROLE = "evaluator"  # likewise; it reads checkpoints, and is no part of the cluster
+# of a process: `ReplicaLaunch.independent_ranks`, separated by commas
+INDEPENDENT_RANKS_VARIABLE = "HOPYARD_INDEPENDENT_RANKS"
 
 
 @dataclass(frozen=True, slots=True)

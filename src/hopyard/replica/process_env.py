@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hopyard.domain.dataset_paths import dataset_variable, fill_dataset_paths
 from hopyard.domain.evaluation import EVALUATION_VARIABLE
+from hopyard.domain.launcher import INDEPENDENT_RANKS_VARIABLE
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables, visible_variables
@@ -113,7 +114,7 @@ def record_machine_env(folder: ReplicaDir, passed: Sequence[str]) -> None:
 
 def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
     launch, node = spec.launch, spec.node
-    return {
+    variables = {
         "RANK": str(launch.rank),
         "LOCAL_RANK": str(node.local_rank),
         "WORLD_SIZE": str(launch.world_size),
@@ -128,6 +129,9 @@ def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
         "HOPYARD_HOSTS": json.dumps(dict(node.hosts)),
         "HOPYARD_PEER_PORTS": json.dumps(dict(node.peer_ports)),
     }
+    if launch.independent_ranks and not launch.launcher.has_processes:  # which has ranks of its own
+        variables[INDEPENDENT_RANKS_VARIABLE] = ",".join(map(str, launch.independent_ranks))
+    return variables
 
 
 def _source_folders(spec: ReplicaSpec, folder: Path, work: Path) -> list[str]:

@@ -6,7 +6,8 @@ collective operation. So each process publishes how many iterations it has passe
 or a command arrives, it parks at its safe point. It runs one more iteration whenever another process has
 already passed that point. The gang agrees, under a lock, on the iteration at which all are parked. There all
 stop, or all apply the commands up to the same number. No process waits for another that has ended or has left
-its loop: that one applies the commands at its next safe point.
+its loop: that one applies the commands at its next safe point. The same holds for independent processes,
+such as services and evaluators, which wait for none and which no other waits for.
 
 The safe points of a script without loops are the points that it logs. A gang may not log the same points in
 all its processes, so there no process waits long for another: a command is refused in place of that. Such a
@@ -27,7 +28,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -83,6 +84,7 @@ class SafePoints:
     applied: the number of the last command that this process began with; None for all so far. Other processes
     may have agreed on later ones without this one, if it was slow to begin. by_log: the safe points are
     logged points. is_restarted: an earlier process of this replica has ended, and its peers have continued.
+    independent: the ranks of independent processes.
     Raises OSError.
     """
 
@@ -96,9 +98,11 @@ class SafePoints:
         *,
         by_log: bool = False,
         is_restarted: bool = False,
+        independent: Collection[int] = (),
     ) -> None:
         self.rank, self.pid = rank, os.getpid()
-        self._replica, self._world = replica, world
+        self._replica, self._independent = replica, frozenset(independent)
+        self._world = world - len(self._independent - {rank})
         self._stop, self._poll_at, self._stop_requested = os.path.join(replica, _STOP_FILE), 0.0, False
         self.at_limit = False  # whether the stop is requested because of the run's time limit
         # monotonic deadline for retries of a checkpoint that cannot be saved
@@ -284,9 +288,12 @@ class SafePoints:
                 if self._agreed_iteration[0]:
                     return SafePointAction.STOP
                 peers = dict(self._live_peers()) if self._world > 1 else {}
+                is_led = self.rank in self._independent and not all(
+                    cells[_LEFT_CELL] for cells in peers.values()
+                )
                 if not self.by_log:  # its points are no iterations, and it may never log again
                     peers = {name: cells for name, cells in peers.items() if not name.startswith(_LOG_PREFIX)}
-                if any(cells[_ITERATION_CELL] >= iteration for cells in peers.values()):
+                if is_led or any(cells[_ITERATION_CELL] >= iteration for cells in peers.values()):
                     self.leave()
                     return None
                 is_late = time.monotonic() > deadline
@@ -313,9 +320,9 @@ class SafePoints:
         self._commands.agree(iteration, self._commands.newest, rank=min(ranks))
 
     def _live_peers(self) -> Iterator[tuple[str, memoryview]]:
-        """Yields the cells of every other live process."""
+        """Yields the cells of every other live process that is not independent."""
         for name in os.listdir(self._folder):
-            if name == self._name or name in _NO_CELLS_FILES:
+            if name == self._name or name in _NO_CELLS_FILES or _rank_of(name) in self._independent:
                 continue
             try:
                 if name not in self._peers:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from hopyard.config.home import Home
+from hopyard.domain.launcher import INDEPENDENT_RANKS_VARIABLE
 from hopyard.domain.metric_values import encode_values
 from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE
 from hopyard.domain.run import UNSTORED
@@ -473,6 +474,7 @@ class Session:
                 applied,
                 by_log=by_log,
                 is_restarted=RESTART_COUNT_VARIABLE in self._environ,
+                independent=self._independent_ranks(),
             )
             self._prompts.announce(self.rank())
         except OSError as error:
@@ -523,6 +525,15 @@ class Session:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_world_size())
         return _parse_int(self._environ.get("WORLD_SIZE"), 1)
+
+    def _independent_ranks(self) -> list[int]:
+        """Returns the ranks of processes for which this one does not wait; none in a group of
+        torch.distributed, which has ranks of its own."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return []
+        ranks = self._environ.get(INDEPENDENT_RANKS_VARIABLE, "").split(",")
+        return [int(rank) for rank in ranks if rank.isdecimal()]
 
     def _report_progress(self, loop: Loop[Any]) -> None:
         self._progress_at = time.monotonic()
