@@ -60,19 +60,22 @@ class IdleWatch:
                 RunFilter(phases=frozenset([RunPhase.RUNNING]), limit=_PAGE, before=before)
             )
             for run in page:
-                if run.spec.idle_s is not None and run.spec.study is None and await self._end_if_idle(run):
-                    assert run.attempt is not None
-                    watched.add(run.attempt.id)
+                if run.spec.idle_s is None or run.spec.study is not None or run.attempt is None:
+                    continue
+                watched.add(run.attempt.id)
+                try:
+                    await self._end_if_idle(run)
+                except HopyardError as error:  # of this run alone; the next look may work
+                    log.warning("run %s was not looked at for --idle: %s", run.name, error.message)
             if len(page) < _PAGE:
                 break
             before = page[-1].id
         self._tails = {attempt: tails for attempt, tails in self._tails.items() if attempt in watched}
 
-    async def _end_if_idle(self, run: Run) -> bool:
-        """Returns whether the run is looked at again."""
+    async def _end_if_idle(self, run: Run) -> None:
         attempt, limit_s = run.attempt, run.spec.idle_s
         if attempt is None or limit_s is None or attempt.engine != self._services.engine:
-            return False
+            return
         started_at = attempt.started_at or self._clock.now()
         idle_s = idle_time_s(
             await self._read_use(run.id, attempt.id),
@@ -85,7 +88,6 @@ class IdleWatch:
             log.info("run %s is idle for %.0f s and ends", run.name, idle_s)
             await self._services.controller.stop(run.id, StopOrder(_GRACE_S, reason=idle_reason(idle_s)))
             self._services.connections.forget(run.id)
-        return True
 
     async def _read_use(self, run: RunId, attempt: AttemptId) -> list[ReplicaUse]:
         tails = self._tails.setdefault(attempt, {})
