@@ -49,9 +49,10 @@ def test_command_has_the_surroundings_of_the_run(exec_shell: Shell, run: str) ->
     assert own_groups.code == 0
     wrong = exec_shell.hop("exec", run, "--replica", "worker-2", "--", "true")
     assert (wrong.code, "its replicas: worker-0, worker-1" in wrong.stderr_text) == (2, True), wrong
-    missing = exec_shell.hop("exec", run, "--", "no-such-program")
+    missing = exec_shell.hop("exec", run, "--", "no-such-program", "--token", "kept-private")
     assert (missing.code, "command not found" in missing.stderr_text) == (127, True)
-    assert "ran `no-such-program` in replica 0" in exec_shell.hop("info", run).text
+    shown = exec_shell.hop("info", run).text
+    assert ("ran `no-such-program` in replica 0" in shown, "kept-private" in shown) == (True, False)
     assert "run.open_console" in exec_shell.hop("audit").text
 
 

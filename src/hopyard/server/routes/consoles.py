@@ -19,7 +19,7 @@ from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.services import Services
 
 MAX_WORDS, MAX_WORD = 4096, 128 * 1024
-_SHOWN = 200  # characters of a command in the event of the run
+_SHOWN = 200  # characters of a program in the event of the run
 _SIZE = Meta(ge=1, lt=1 << 16)
 
 
@@ -65,7 +65,7 @@ def console_endpoints(services: Services, access: ConsoleAccess) -> Sequence[End
     async def open_console(request: ApiRequest[Empty, OpenConsoleIn]) -> OpenConsoleOut:
         """Open a console of a live run that you submitted, or as the owner of the server: run a command
         beside its script, or evaluate Python in its process. The run has an event with the user and
-        the command."""
+        the program, without its arguments."""
         body, caller = request.body, request.caller
         run = await services.runs.get(RunId(request.path["id"]))
         action = _ACTIONS.get(body.kind)
@@ -83,7 +83,8 @@ def console_endpoints(services: Services, access: ConsoleAccess) -> Sequence[End
             if terminal is None
             else {"rows": terminal.rows, "columns": terminal.columns, "type": terminal.type},
         }
-        text = shlex.join(body.command)
+        # the users of the server see the events of all runs, and arguments may hold a secret
+        text = shlex.join(body.command[:1])
         shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
         at_rank = f" in replica {body.rank}" if run.spec.size > 1 else ""
         sentence = f"{caller.user} {action or f'ran `{shown}`'}{at_rank}"
