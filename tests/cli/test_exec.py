@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -54,6 +55,31 @@ def test_command_has_the_surroundings_of_the_run(exec_shell: Shell, run: str) ->
     shown = exec_shell.hop("info", run).text
     assert ("ran `no-such-program` in replica 0" in shown, "kept-private" in shown) == (True, False)
     assert "run.open_console" in exec_shell.hop("audit").text
+
+
+BESIDE = """
+import os
+import sys
+import hopyard as hop
+
+hop.params(width=3)
+for epoch in hop.loop(range(3), every=1):
+    hop.log(loss=0.5, step=epoch)
+hop.summary(best=1.0)
+print(hop.run().rank, hop.run().folder, os.environ["HOPYARD_REPLICA_DIR"])
+sys.exit("not the reason of the run")
+"""
+
+
+def test_command_does_not_act_as_the_script(exec_shell: Shell, run: str) -> None:
+    beside = exec_shell.hop("exec", run, "--", "python", "-", stdin=BESIDE)
+    rank, folder, replica = beside.text.split()
+    assert (beside.code, rank, Path(folder).exists()) == (1, "0", False), beside
+    assert "not the script" in beside.stderr_text
+    events = [json.loads(line) for line in Path(replica, "streams", "events").read_text().splitlines()]
+    assert {event["kind"] for event in events} <= {"environment", "packages"}, events
+    written = ("streams/metrics", "checkpoints/*", "prompts", "exit_text")
+    assert not [path for pattern in written for path in Path(replica).glob(pattern)]
 
 
 def test_bytes_pass_unchanged_in_both_directions(exec_shell: Shell, run: str) -> None:

@@ -23,6 +23,7 @@ from hopyard.private_files import (
 
 HOME_VARIABLE = "HOPYARD_HOME"
 REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
+CONSOLE_VARIABLE = "HOPYARD_CONSOLE"  # marks the processes of a command beside the script of a run
 RUN_PLACES_DIR = "run-folders"  # see `Home.run_places`
 _LOST_AND_FOUND = "lost+found"  # belongs to root if the home is a mounted disk
 # on another disk, behind a link

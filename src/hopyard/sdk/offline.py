@@ -117,6 +117,21 @@ class OfflineRun:
             self._write()
 
 
+def make_passing_folder() -> str:
+    """Returns a folder for what a process records that no run takes. It is removed when the process ends."""
+    import shutil
+    import tempfile
+
+    folder, pid = tempfile.mkdtemp(prefix="hopyard-console-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == pid:  # not in a forked child
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
 def _new_id(environ: Mapping[str, str]) -> str:
     """Returns an id that sorts by time. Processes of the same torchrun get the same id, so that they record
     one run."""

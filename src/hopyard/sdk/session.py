@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
-from hopyard.config.home import Home
+from hopyard.config.home import CONSOLE_VARIABLE, Home
 from hopyard.domain.launcher import INDEPENDENT_RANKS_VARIABLE
 from hopyard.domain.metric_values import encode_values
 from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE
@@ -36,7 +36,7 @@ from hopyard.sdk.loop_generators import LoopGenerators
 from hopyard.sdk.media_stream import MediaStream
 from hopyard.sdk.metrics import Loggable, MetricStream, Number, to_numbers, to_step
 from hopyard.sdk.object_state import capture_rng, restore_rng
-from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
+from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun, make_passing_folder
 from hopyard.sdk.params import Params
 from hopyard.sdk.prompt_point import PromptPoint
 from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
@@ -547,7 +547,7 @@ _opening = threading.Lock()
 
 def current_session() -> Session:
     """Returns this process's session and opens it at the first use: the replica's folder under `hop run`, an
-    offline folder elsewhere."""
+    offline folder elsewhere. A command beside the script has a folder that ends with it."""
     global _session
     if _session is None:
         with _opening:
@@ -558,6 +558,9 @@ def current_session() -> Session:
 
 def _open_session() -> Session:
     replica, offline_folder = os.environ.get("HOPYARD_REPLICA_DIR"), os.environ.get(FOLDER_VARIABLE)
+    if replica and os.environ.get(CONSOLE_VARIABLE):
+        warn_once("this command is not the script: the run records nothing of it", kind="console")
+        return Session(make_passing_folder(), os.environ, offline=True)
     if replica:
         return Session(replica, os.environ, offline=False)
     if offline_folder:

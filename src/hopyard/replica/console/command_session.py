@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from hopyard.config.home import CONSOLE_VARIABLE
 from hopyard.domain import console_frames as frames
 from hopyard.domain.console_frames import FrameError, FrameReader
 from hopyard.replica import process_tree
 from hopyard.replica.console.child_exits import ChildExit, ChildExits
-from hopyard.replica.console.console_process import CONSOLE_VARIABLE, ConsoleProcess
+from hopyard.replica.console.console_process import ConsoleProcess
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.replica_log import log
 

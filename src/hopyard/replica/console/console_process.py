@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from hopyard.replica.user_process import ProcessSpec, start_process
 
-CONSOLE_VARIABLE = "HOPYARD_CONSOLE"  # marks the processes of one command
-
 
 @dataclass(frozen=True, slots=True)
 class ConsoleProcess:

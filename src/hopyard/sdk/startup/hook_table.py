@@ -46,21 +46,29 @@ PARAM_HOOKS: dict[str, tuple[str, ...]] = {
 
 
 def activate_hooks() -> None:
-    """Registers all hooks. It costs no import of a library."""
-    from .exit_texts import watch_exits
-    from .package_versions import report_packages
-
-    call_guarded("packages", report_packages)
-    call_guarded("sys.exit", watch_exits)
+    """Registers all hooks. It costs no import of a library. A command beside the script (`hop exec`) imports
+    what the script imports, and reports nothing."""
+    is_script = not os.environ.get("HOPYARD_CONSOLE")
+    if is_script:
+        _report_script()
     origin, copy = os.environ.get("HOPYARD_CODE_ORIGIN"), os.environ.get("HOPYARD_CODE_COPY")
     if origin and copy:
         from .packed_sources import use_packed_sources
 
         call_guarded("editable packages", use_packed_sources, origin, copy)
-    _register(HOOKS)
-    if os.environ.get("HOPYARD_PARAMS_GIVEN"):
+    if is_script:
+        _register(HOOKS)
+    if is_script and os.environ.get("HOPYARD_PARAMS_GIVEN"):
         _register(PARAM_HOOKS)
         call_guarded("params", _watch_params)
+
+
+def _report_script() -> None:
+    from .exit_texts import watch_exits
+    from .package_versions import report_packages
+
+    call_guarded("packages", report_packages)
+    call_guarded("sys.exit", watch_exits)
 
 
 def _register(table: dict[str, tuple[str, ...]]) -> None:

@@ -41,7 +41,7 @@ def _append_line(values: dict[str, object]) -> None:
     import json
 
     folder = os.environ.get("HOPYARD_REPLICA_DIR")
-    if not folder:
+    if not folder or os.environ.get("HOPYARD_CONSOLE"):
         return
     line = json.dumps(values) + "\n"
     descriptor = os.open(os.path.join(folder, "param-reads"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
