@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import shutil
+import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.examples.test_examples import ROOT, ExampleHome
@@ -72,3 +78,57 @@ def test_failed_rank_of_mpi_is_the_reason(launchers: ExampleHome, tmp_path: Path
     launchers.folder = tmp_path
     launchers.hop_fails("run", *SMALL, "--launcher", "mpi", "--replicas", "2", "fails.py")
     assert launchers.last()["exit"]["reason"] == "replica 1: exit code 1: ValueError: boom"
+
+
+@needs_mpi
+@pytest.mark.parametrize("killed", ["agent", "daemon"])
+def test_gang_of_mpi_ends_with_the_programs_of_a_replica(
+    launchers: ExampleHome, tmp_path: Path, killed: str
+) -> None:
+    (tmp_path / "waits.py").write_text(
+        "import sys, time\nfrom mpi4py import MPI\n"
+        "MPI.COMM_WORLD.allreduce(1)\n"
+        "open(f'{sys.argv[1]}/ready{MPI.COMM_WORLD.Get_rank()}', 'w').close()\n"
+        "time.sleep(600)\n"
+    )
+    launchers.folder = tmp_path
+    options = ("--detach", *SMALL, "--launcher", "mpi", "--replicas", "2")
+    launchers.hop("run", *options, "waits.py", "--", str(tmp_path))
+    wait_until(lambda: all((tmp_path / f"ready{rank}").exists() for rank in range(2)))
+    attempts = launchers.home.attempts
+    plans = [json.loads(file.read_text()) for file in attempts.glob("*/*/mpi.json")]
+    memory = [Path(plan["memory"]) for plan in plans if "waits.py" in plan["command"]]
+    assert len(memory) == 2 and all(folder.is_dir() for folder in memory)
+    programs = {"agent": ("hopyard.replica.launchers.mpi_agent",), "daemon": ("prted", "orted")}[killed]
+    pids = [
+        process.pid
+        for process in processes_below(attempts)
+        if any(Path(word).name in programs for word in process.cmdline())
+        and process.environ()["HOPYARD_REPLICA_DIR"].endswith("/1")
+    ]
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: launchers.last()["ended_at"])
+    run = launchers.last()
+    assert run["phase"] == "failed" and run["exit"]["code"]
+    if killed == "agent":
+        assert run["exit"]["reason"] == "replica 1: killed by signal 9 (SIGKILL)"
+    assert processes_below(attempts) == [] and not any(folder.exists() for folder in memory)
+
+
+def processes_below(attempts: Path) -> list[psutil.Process]:
+    """Returns the processes of scripts, and of their launchers."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("HOPYARD_REPLICA_DIR", "").startswith(f"{attempts}/"):
+                found.append(process)
+    return found
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in time"
+        time.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -17,15 +18,17 @@ from hopyard.domain.launcher import Launcher, LauncherPeer
 from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.domain.resources import Resources
 from hopyard.replica.errors import PrepareFailed
-from hopyard.replica.launchers.launch_command import launch_command
+from hopyard.replica.launchers.launch_command import end_launch, launch_command
+from hopyard.replica.launchers.mpi_agent import failure_text
 from hopyard.replica.launchers.mpi_channel import ChannelRefused, accept, connect
 from hopyard.replica.launchers.mpi_master import host_lines, message_of, mpirun_variables
-from hopyard.replica.launchers.mpi_plan import PLAN_FILE, read_plan
+from hopyard.replica.launchers.mpi_plan import PLAN_FILE, memory_folder, read_plan
 from hopyard.replica.launchers.torchrun import torchrun_words
 from hopyard.replica.process_env import _rank_variables
 from hopyard.replica.replica_dir import ReplicaDir
 
 HOSTS = {"chief-0": "127.1.0.1", "worker-0": "127.1.0.2", "worker-1": "127.1.0.3", "ps-0": "127.1.0.4"}
+HOSTS |= {"evaluator-0": "127.1.0.5"}
 PORTS = {name: 5000 + index for index, name in enumerate(HOSTS)}
 
 
@@ -108,7 +111,7 @@ def test_torch_of_any_folder_of_packages_is_found(tmp_path: Path) -> None:
         ),
         (
             (*ALL[1:3], LauncherPeer("evaluator", 0)),
-            "worker-1",
+            "evaluator-0",
             {"worker": ["127.1.0.2:5001", "127.1.0.3:5002"]},
         ),
     ],
@@ -161,6 +164,8 @@ def test_first_replica_of_mpi_is_the_master(tmp_path: Path, monkeypatch: pytest.
     assert variables["OMPI_MCA_plm_rsh_agent"] == "/s"
     assert {variables[f"{name}_MCA_ess_base_forward_signals"] for name in ("OMPI", "PRTE")} == {"none"}
     assert (tmp_path / PLAN_FILE).stat().st_mode & 0o077 == 0, "it has the credential of the gang"
+    for name in ("worker-0", "worker-1"):
+        end_launch(make_spec(Launcher.MPI, name, WORKERS))
 
 
 def test_message_of_mpirun_is_one_line() -> None:
@@ -169,6 +174,28 @@ def test_message_of_mpirun_is_one_line() -> None:
     assert message_of(lines) == "There are not enough slots available in the system."
     abort = [rule, "MPI_ABORT was invoked on rank 3 in communicator", "with errorcode 5.", rule]
     assert message_of(abort) == "rank 3 called MPI_Abort with error code 5"
+
+
+def test_failed_rank_is_described_by_any_signal() -> None:
+    assert failure_text({"rank": 2, "code": -9}) == "rank 2 was killed by signal 9 (SIGKILL)"
+    assert failure_text({"rank": 2, "code": -40}) == "rank 2 was killed by signal 40 (real-time signal)"
+    assert failure_text({"rank": 2, "code": 3}) == "rank 2 exited with code 3"
+
+
+def test_folder_of_daemons_is_removed_with_all_files(tmp_path: Path) -> None:
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    program.chmod(0o755)
+    spec = make_spec(Launcher.MPI, "worker-0", WORKERS)
+    spec = replace(spec, launch=replace(spec.launch, secret=os.urandom(32).hex()))
+    launch_command(spec, ReplicaDir(tmp_path), ["a"], interpreter="/p", env={"PATH": f"{tmp_path}:/bin"})
+    folder = memory_folder(spec.launch.secret, "worker-0")
+    assert folder.stat().st_mode & 0o077 == 0
+    (folder / "agent").mkdir()
+    (folder / "agent" / "segment").touch()
+    end_launch(spec)
+    assert not folder.exists()
+    end_launch(spec)
 
 
 def test_only_replicas_of_the_gang_know_its_credential() -> None:

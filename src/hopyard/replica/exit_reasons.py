@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.replica.failure_reason import abort_reason, failure_reason
+from hopyard.replica.signal_text import signal_text
 
 _FULL_DISK_BYTES = 64 * 1024  # less than a traceback needs
 _NODE_OUT_OF_MEMORY = (
@@ -47,11 +48,7 @@ def exit_from_status(
             + (_NODE_OUT_OF_MEMORY if node_out_of_memory and _CHILD_KILLED.search(error_line) else ""),
         )
     number = -code
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = "real-time signal"
-    reason = f"killed by signal {number} ({name})"
+    reason = signal_text(number)
     if number == signal.SIGABRT and (why := abort_reason(stderr, begins=begins)):
         reason += f": {why}"
     if number == signal.SIGKILL and node_out_of_memory:

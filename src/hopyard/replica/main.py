@@ -32,7 +32,7 @@ from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import gpu_memory_checks
 from hopyard.replica.hosts_file import mount_hosts_file
-from hopyard.replica.launchers.launch_command import launch_command
+from hopyard.replica.launchers.launch_command import end_launch, launch_command
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.metric_history import MetricHistory
 from hopyard.replica.orphan_killer import OrphanKiller
@@ -173,6 +173,7 @@ class Replica:
         """Returns when the server has everything."""
         with ExitStack() as stack:
             exit = self._finish_adoption() if self._is_adoption else self._run_to_end(stack)
+        end_launch(self._spec)
         self._report_exit(exit)
 
     # -- from preparing to the exit --------------------------------------------------------------------------

@@ -42,3 +42,9 @@ def launch_command(
         mpi.check_mpirun(env)
         return LaunchCommand(mpi.mpi_words(spec, folder, words, interpreter), {})
     return LaunchCommand(words, {})
+
+
+def end_launch(spec: ReplicaSpec) -> None:
+    """Removes what the launcher left outside the folder of the replica."""
+    if spec.launch.launcher is Launcher.MPI:
+        mpi.remove_memory(spec)

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.private_files import write_atomically
+from hopyard.private_files import make_folder, remove_tree, write_atomically
 from hopyard.replica.errors import PrepareFailed
-from hopyard.replica.launchers.mpi_plan import PLAN_FILE, MpiPeer, MpiPlan
+from hopyard.replica.launchers.mpi_plan import PLAN_FILE, MpiPeer, MpiPlan, memory_folder
 from hopyard.replica.launchers.peer_addresses import own_index, peer_address
 from hopyard.replica.replica_dir import ReplicaDir
 
@@ -21,9 +21,12 @@ _CHECK_TIMEOUT_S = 60.0
 def mpi_words(spec: ReplicaSpec, folder: ReplicaDir, command: Sequence[str], interpreter: str) -> list[str]:
     """Writes the plan of the gang for this replica, and returns the words of its program. The command of the
     first replica is that of all processes."""
+    memory = memory_folder(spec.launch.secret, spec.launch.host_name)
+    make_folder(memory)
     plan = MpiPlan(
         spec.launch.secret,
         spec.launch.host_name,
+        str(memory),
         interpreter,
         list(command),
         [
@@ -33,6 +36,11 @@ def mpi_words(spec: ReplicaSpec, folder: ReplicaDir, command: Sequence[str], int
     )
     write_atomically(folder.root / PLAN_FILE, plan.to_json())
     return plan.program("mpi_agent" if own_index(spec) else "mpi_master")
+
+
+def remove_memory(spec: ReplicaSpec) -> None:
+    """Removes what the programs of this replica left in shared memory, also after they were killed."""
+    remove_tree(memory_folder(spec.launch.secret, spec.launch.host_name))
 
 
 def check_mpirun(env: Mapping[str, str]) -> None:

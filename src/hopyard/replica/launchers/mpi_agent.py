@@ -12,18 +12,19 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from hopyard.private_files import make_folder
 from hopyard.replica.launchers.mpi_channel import Channel, ChannelRefused, accept
 from hopyard.replica.launchers.mpi_plan import FAILURES_DIR, MpiPlan, read_plan, replica_folder
+from hopyard.replica.signal_text import signal_text
 
 START, CONTROL = "start", "control"  # requests
 OUTPUT, EXITED, READY, END, FAILED, FAILURES = b"o", b"x", b"r", b"e", b"b", b"f"  # frames
-_SHARED_MEMORY = "/dev/shm"
 _STOP_TIMEOUT_S = 60.0
 _POLL_INTERVAL_S = 0.25
 # The daemons of several replicas on one machine would take the files of each other for their own.
@@ -42,7 +43,6 @@ class MpiAgent:
         self._plan = plan
         self.exit_code: int | None = None
         self.is_over = threading.Event()
-        self.folder = make_daemon_folder()
         # of an earlier process of this replica
         shutil.rmtree(os.path.join(replica_folder(), FAILURES_DIR), ignore_errors=True)
         own = plan.peer(plan.name)
@@ -52,7 +52,6 @@ class MpiAgent:
 
     def close(self) -> None:
         self._server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _accept(self) -> None:
         while True:
@@ -77,7 +76,7 @@ class MpiAgent:
     def _start_daemon(self, channel: Channel, command: str) -> None:
         """Runs the command of `mpirun`, and sends its output and exit code. The command ends with the
         connection."""
-        env = {**daemon_variables(self.folder), **os.environ, "HOPYARD_MPI_FOLDER": os.getcwd()}
+        env = {**daemon_variables(self._plan, "agent"), **os.environ, "HOPYARD_MPI_FOLDER": os.getcwd()}
         process = subprocess.Popen(
             ["/bin/sh", "-c", command],
             env=env,
@@ -128,15 +127,9 @@ def _end_with_connection(channel: Channel, process: subprocess.Popen[bytes]) -> 
         os.killpg(process.pid, signal.SIGTERM)
 
 
-def make_daemon_folder() -> str:
-    """Returns a new folder for the files and the shared memory of a daemon."""
-    parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    return tempfile.mkdtemp(prefix="hopyard-mpi-", dir=parent)
-
-
-def daemon_variables(folder: str) -> dict[str, str]:
-    """Returns the variables of a daemon with this folder."""
-    return dict.fromkeys(_FOLDER_VARIABLES, folder)
+def daemon_variables(plan: MpiPlan, name: str) -> dict[str, str]:
+    """Returns the variables of a daemon of this replica. name: of its folder for files and shared memory."""
+    return dict.fromkeys(_FOLDER_VARIABLES, str(make_folder(Path(plan.memory, name))))
 
 
 def read_failures() -> list[dict[str, Any]]:
@@ -154,7 +147,7 @@ def failure_text(failure: dict[str, Any]) -> str:
     """Returns the sentence about a failed rank."""
     code = int(failure["code"])
     if code < 0:
-        return f"rank {failure['rank']} was killed by signal {-code} ({signal.Signals(-code).name})"
+        return f"rank {failure['rank']} was {signal_text(-code)}"
     return f"rank {failure['rank']} exited with code {code}"
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,7 +26,6 @@ from hopyard.replica.launchers.mpi_agent import (
     daemon_variables,
     exit_code_of,
     failure_text,
-    make_daemon_folder,
     read_failures,
     wait_for_failure,
 )
@@ -42,6 +40,7 @@ _LOOPBACK = "127."
 _RULE = re.compile(r"-{20,}\s*")
 _ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d+)")
 _FATAL = re.compile(r"MPI_ABORT was invoked|MPI_ERRORS_ARE_FATAL")
+_LOST_DAEMON = "lost communication with a remote daemon"
 _ABORT_CODE = re.compile(r"(?:with errorcode|Errorcode:) (-?\d+)")
 
 
@@ -51,7 +50,6 @@ class MpiMaster:
     def __init__(self, plan: MpiPlan) -> None:
         self._plan = plan
         self._agent = MpiAgent(plan)
-        self._folder = make_daemon_folder()
         self._channels: dict[str, Channel] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._lost: list[str] = []
@@ -69,13 +67,11 @@ class MpiMaster:
                     self._channels[peer.name] = self._connect(peer)
             code = self._run_mpirun()
             self._is_over = True
+            if not code and any(_LOST_DAEMON in line for line in self._messages):
+                code = 1  # that of Open MPI 5 ends with 0
             return self._end_gang(code)
         finally:
-            self._close()
-
-    def _close(self) -> None:
-        self._agent.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            self._agent.close()
 
     def _connect(self, peer: MpiPeer) -> Channel:
         """Returns a channel to the agent of a replica once it is ready, however long that takes: if the
@@ -99,7 +95,7 @@ class MpiMaster:
         os.chmod(shell, 0o700)
         count = sum(peer.processes for peer in self._plan.peers)
         words = ["mpirun", "--hostfile", hosts, "-np", str(count), "--bind-to", "none"]
-        variables = {**mpirun_variables(self._plan, shell), **daemon_variables(self._folder)}
+        variables = {**mpirun_variables(self._plan, shell), **daemon_variables(self._plan, "mpirun")}
         self._process = process = subprocess.Popen(
             [*words, *self._plan.program("mpi_rank"), *self._plan.command],
             env={**variables, **os.environ},
@@ -113,7 +109,7 @@ class MpiMaster:
         for line in process.stderr:
             sys.stderr.buffer.write(line)
             sys.stderr.buffer.flush()
-            self._messages = [*self._messages[-50:], line.decode(errors="replace").rstrip()]
+            self._messages = [*self._messages[-50:], line.decode(errors="replace").strip("\0\n ")]
             if _FATAL.search(self._messages[-1]):
                 self._end_mpirun_soon()
         return process.wait()
@@ -131,24 +127,27 @@ class MpiMaster:
         self._reports.put((name, []))
         if not self._is_over and self._process is not None:
             self._lost.append(name)
-            self._process.terminate()
+            self._end_mpirun_soon()
 
     def _watch_own_ranks(self) -> None:
         wait_for_failure()
         self._end_mpirun_soon()
 
     def _end_mpirun_soon(self) -> None:
-        """Ends `mpirun` after the failure of a rank, if it does not end itself: that of Open MPI 5 may wait
-        for its daemons without end."""
+        """Ends `mpirun` after the failure of a rank or the loss of a replica, if it does not end itself: that
+        of Open MPI 5 may wait for its daemons without end."""
         if self._process is not None and self._ends.acquire(blocking=False):
             threading.Thread(target=_end_failed, args=(self._process,), daemon=True).start()
 
     def _stop(self, _number: int, _frame: object) -> None:
-        """Ends `mpirun`, which ends the ranks."""
+        """Ends `mpirun`, which ends the ranks. That of Open MPI 5 does not end without its daemons."""
         if self._process is None or self._process.poll() is not None:
-            self._close()
+            self._agent.close()
             os._exit(128 + signal.SIGTERM)
-        self._process.terminate()
+        if self._lost:
+            self._process.kill()
+        else:
+            self._process.terminate()
 
     def _end_gang(self, code: int) -> int:
         """Ends the other replicas. The one on which a rank failed first fails with its reason; this one then

@@ -5,12 +5,16 @@ Standard library only, as all programs of this folder that run beside the proces
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 PLAN_FILE = "mpi.json"
 FAILURES_DIR = "mpi-failures"  # of ranks in this replica, one file for each
+_SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,12 @@ class MpiPeer:
 
 @dataclass(frozen=True)
 class MpiPlan:
-    """secret: known to the replicas of the gang alone. name: of this replica. command: of each process."""
+    """secret: known to the replicas of the gang alone. name: of this replica. memory: the folder for the
+    files and the shared memory of its daemons. command: of each process."""
 
     secret: str
     name: str
+    memory: str
     python: str
     command: list[str]
     peers: list[MpiPeer]
@@ -40,6 +46,14 @@ class MpiPlan:
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
+
+
+def memory_folder(secret: str, name: str) -> Path:
+    """Returns the folder for the files and the shared memory of the daemons of a replica. Only its gang can
+    know the path."""
+    parent = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else tempfile.gettempdir()
+    digest = hashlib.blake2s(f"{secret} {name}".encode(), digest_size=8).hexdigest()
+    return Path(parent, f"hopyard-mpi-{digest}")
 
 
 def read_plan() -> MpiPlan:
