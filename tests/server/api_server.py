@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from blake3 import blake3
@@ -25,6 +25,7 @@ from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.authentication import hash_token
+from hopyard.server.body_memory import BodyMemory
 from hopyard.server.build_services import build_services
 from hopyard.server.services import Services
 from hopyard.stores.blobs.folder import FolderBlobs
@@ -58,6 +59,12 @@ class ApiServer:
     engine: FakeEngine
     http: httpx.AsyncClient
     shutdown_requested: asyncio.Event
+
+    @property
+    def body_memory(self) -> BodyMemory:
+        """The memory for request bodies and responses, below the applications that pass connections on."""
+        endpoint = self.app._api._api.routes[0].endpoint
+        return cast(BodyMemory, endpoint._request_guard.bodies)
 
     def count_subscribers(self, run: dict[str, Any]) -> int:
         return len(self.services.subscriptions._subscriptions.get(run["id"], ()))

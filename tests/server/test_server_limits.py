@@ -428,7 +428,7 @@ def test_unread_responses_use_bounded_memory(tmp_path: Path) -> None:
         for _, writer in opened:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(fetch % (TOKEN.encode(), len(body), body))
-        memory = api.app._api._api.routes[0].endpoint._request_guard.bodies
+        memory = api.body_memory
         memory._timeout_s = 300  # a loaded machine may take longer than requests usually wait
         await api.wait_until(lambda: len(memory._waiters) == 4)
         assert memory.used_bytes <= 32 * 2**20
@@ -492,7 +492,7 @@ def test_slowly_read_responses_are_aborted(tmp_path: Path, caplog: pytest.LogCap
         silent[1].transport.pause_reading()  # type: ignore[attr-defined]
         for _, writer in (silent, slow):
             writer.write(fetch % (TOKEN.encode(), len(body), body))
-        memory = api.app._api._api.routes[0].endpoint._request_guard.bodies
+        memory = api.body_memory
         await api.wait_until(lambda: memory.used_bytes)
         got = 0
         with suppress(ConnectionError):
