@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hopyard.cli.options import detach_option, json_option, run_argument, session_options
+from hopyard.cli.options import detach_option, json_option, param_option, run_argument, session_options
 from hopyard.cli.terminal.console import print_message
 
 
@@ -15,14 +15,7 @@ from hopyard.cli.terminal.console import print_message
 @run_argument()
 @click.argument("what", metavar="SCRIPT|COMMAND|FILE.yaml")
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
-@click.option(
-    "-p",
-    "--param",
-    "params",
-    multiple=True,
-    metavar="K=V",
-    help="A parameter, given as the script takes it (repeatable).",
-)
+@param_option
 @click.option("--checkpoint", type=int, metavar="STEP", help="Evaluate only the checkpoint of this step.")
 @click.option(
     "--newest",

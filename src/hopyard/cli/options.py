@@ -35,6 +35,14 @@ env_option = click.option(
     metavar="K[=V]",
     help="An environment variable; K alone takes the value from this shell (repeatable).",
 )
+param_option = click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="K=V",
+    help="A parameter, given as the script takes it (repeatable).",
+)
 params_as_option = click.option(
     "--params-as",
     metavar="FORM",

@@ -24,6 +24,7 @@ from hopyard.cli.options import (
     name_option,
     on_end_option,
     outputs_option,
+    param_option,
     params_as_option,
     pool_option,
     ports_option,
@@ -62,14 +63,7 @@ if TYPE_CHECKING:
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
 @module_option
 @datasets_option
-@click.option(
-    "-p",
-    "--param",
-    "params",
-    multiple=True,
-    metavar="K=V",
-    help="A parameter, given as the script takes it (repeatable).",
-)
+@param_option
 @params_as_option
 @env_option
 @secret_option
