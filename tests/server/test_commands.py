@@ -244,10 +244,13 @@ def test_values_that_json_lacks_are_texts(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         script, path = Script(api, run), f"/runs/{run['id']}/commands"
-        await script.sync(event(kind="params", values={"x": 0.5, "y": math.nan}), event(kind="safe-points"))
+        values = {"x": 0.5, "y": math.nan, "name": "Infinity"}
+        await script.sync(event(kind="params", values=values), event(kind="safe-points"))
         await api.services.ingest.flush_all()
-        assert (await api.request("GET", f"/runs/{run['id']}"))["params"] == {"x": 0.5, "y": "NaN"}
-        given = await api.request("POST", path, {"kind": "set", "params": {"x": "-inf", "y": "3"}})
-        assert given["arguments"] == {"x": "-Infinity", "y": 3.0}
+        recorded = (await api.request("GET", f"/runs/{run['id']}"))["params"]
+        assert recorded == {"x": 0.5, "y": "NaN", "name": "Infinity"}
+        params = {"x": "-inf", "y": "3", "name": "to the moon"}
+        given = await api.request("POST", path, {"kind": "set", "params": params})
+        assert given["arguments"] == {"x": "-Infinity", "y": 3.0, "name": "to the moon"}
 
     run_scenario(tmp_path, scenario)

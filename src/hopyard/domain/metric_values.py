@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 MetricValue = float | NonFinite
@@ -25,9 +25,10 @@ def encode_param(value: str | int | float | bool | None) -> str | int | float | 
     return encode_value(value) if isinstance(value, float) else value
 
 
-def decode_param(value: str | int | float | bool | None) -> str | int | float | bool | None:
-    """Returns the number that `encode_param` wrote as a text; any other value as it is."""
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+def may_be_number(value: str | int | float | bool | None) -> bool:
+    """Returns whether this text is one that `encode_param` writes for a number. The parameter may also be a
+    text itself: only its script knows."""
+    return value in get_args(NonFinite)
 
 
 def decode_value(value: float | str | None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from hopyard.domain.command import (
@@ -14,7 +15,7 @@ from hopyard.domain.command import (
     is_released,
     will_pause,
 )
-from hopyard.domain.metric_values import decode_param, encode_param
+from hopyard.domain.metric_values import encode_param, may_be_number
 from hopyard.domain.param_format import ParamValue
 from hopyard.domain.run import Run, RunPhase, no_process_conflict
 from hopyard.errors import Conflict, SpecError
@@ -170,8 +171,11 @@ def _checked_params(run: Run, params: Mapping[str, ParamValue]) -> dict[str, Par
             )
         current = run.params[name]
         try:
-            known = decode_param(current)
-            checked[name] = value if known is None else encode_param(convert_override(name, value, known))
+            known = math.nan if may_be_number(current) else current
+            checked[name] = encode_param(convert_override(name, value, known))
         except SpecError as error:
+            if may_be_number(current):
+                checked[name] = value
+                continue
             raise SpecError(error.message.removeprefix("-p "), hints=(f"its value is {current!r}",)) from None
     return checked
