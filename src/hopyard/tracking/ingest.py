@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from hopyard.config.units import format_bytes
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.restart_policy import MAX_RESTARTS
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
 from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
@@ -23,7 +24,7 @@ from hopyard.interfaces.streams import Segment, StreamKey, Streams
 from hopyard.tracking.json_lines import LineReader
 from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.live_run import SAFE_POINT_EVENTS, LiveRun, parse_sample
-from hopyard.tracking.process_restarts import may_restart, read_spans
+from hopyard.tracking.process_restarts import add_restart, may_restart, read_spans, restartable_ranks
 from hopyard.tracking.rollback import JOURNAL_STREAM, StreamSegment, VisibleStreams
 from hopyard.tracking.run_history import find_evaluators, load_history
 from hopyard.tracking.run_subscriptions import RunSubscriptions
@@ -39,13 +40,17 @@ log = logging.getLogger("hopyard.tracking")
 @dataclass(slots=True)
 class _ReplicaStreams:
     """The state of one replica's streams between two syncs.
-    superseded: a later attempt of the run exists. limits: how many bytes are stored."""
+    superseded: a later attempt of the run exists. limits: how many bytes are stored. may_restart: by the
+    restart policy of its role. is_outdated: a restart may have hidden metrics that were applied."""
 
     attempt: AttemptId
     rank: int
     live_run: LiveRun
     offline: bool
     superseded: bool = False
+    may_restart: bool = False
+    restart_count: int = 0
+    is_outdated: bool = False
     limits: StreamLimits = NO_LIMITS
     lengths: dict[str, int] = field(default_factory=dict)
     # streams beyond their limit: the end offset of the bytes received
@@ -138,9 +143,8 @@ class StreamIngest:
                 )
                 raise
             await self._drop_over_limit(replica, received)
-            if replica.live_run.is_outdated:
-                await replica.live_run.write(self._runs, self._commands, self._notifications)
-                self.forget(replica.live_run.run)
+            if replica.is_outdated:
+                await self._reread_metrics(replica)
             return {**replica.lengths, **replica.dropped_bytes, **dropped}
 
     async def _drop_over_limit(self, replica: _ReplicaStreams, segments: Sequence[Segment]) -> None:
@@ -275,7 +279,16 @@ class StreamIngest:
         superseded = self._live_runs.get(run_id) is not live
         limits = self._limits.for_run(run.spec)
         return self._replicas.setdefault(
-            (attempt, rank), _ReplicaStreams(attempt, rank, live, run.offline, superseded, limits)
+            (attempt, rank),
+            _ReplicaStreams(
+                attempt,
+                rank,
+                live,
+                run.offline,
+                superseded,
+                may_restart=rank in restartable_ranks(run.spec),
+                limits=limits,
+            ),
         )
 
     async def _load_live_run(self, attempt: AttemptId, *, needs_history: bool) -> LiveRun:
@@ -318,18 +331,18 @@ class StreamIngest:
         """
         run, number = split_attempt(attempt)
         is_repeated, history = number > 1, await load_history(self._runs, self._streams, run)
-        restarts = history.visible_streams.restarts
+        restarts, restartable = dict(history.visible_streams.restarts), restartable_ranks(history.run.spec)
         live = LiveRun(run, attempt, replace_metrics=is_repeated or bool(restarts), restarts=restarts)
         if is_repeated and history.visible_streams.attempts == (attempt,):
             live.earlier = dict((await self._runs.latest_metrics([run]))[run])
-        evaluators = await find_evaluators(self._runs, run)
-        for latest in (await self._runs.latest_metrics(evaluators)).values() if evaluators else ():
-            live.evaluations = {**live.evaluations, **latest}
+        live.evaluations = await self._read_evaluations(run)
         keys = await self._streams.list(run)
         for rank in sorted({key.rank for key in keys}):
             last_steps = live.initial_steps.setdefault(rank, {})
             for visible_attempt in history.visible_streams.attempts:
-                replica = _ReplicaStreams(visible_attempt, rank, live, offline=False)
+                replica = _ReplicaStreams(
+                    visible_attempt, rank, live, offline=False, may_restart=rank in restartable
+                )
                 for stream in (*(("events",) if is_repeated else ()), *replica.metric_readers):
                     if StreamKey(visible_attempt, rank, stream) not in keys:
                         continue
@@ -343,6 +356,11 @@ class StreamIngest:
                     if stream in replica.metric_readers and visible_attempt != attempt:
                         last_steps.update(replica.metric_readers[stream].last_steps)
         return live
+
+    async def _read_evaluations(self, run: RunId) -> dict[str, tuple[int, float]]:
+        evaluators = await find_evaluators(self._runs, run)
+        found = await self._runs.latest_metrics(evaluators) if evaluators else {}
+        return {name: point for latest in found.values() for name, point in latest.items()}
 
     async def _reread_streams(self, replica: _ReplicaStreams) -> None:
         """Parses the stored streams of a replica again, after a restart of the server."""
@@ -360,6 +378,26 @@ class StreamIngest:
             if await self._reread_stream(replica, stream, length) < length:
                 raise Conflict(f"stream {stream} of {replica.attempt} is shorter than before")
         replica.ready = True
+
+    async def _reread_metrics(self, replica: _ReplicaStreams) -> None:
+        """Parses the stored metrics of a replica again, without the part that its next process repeats."""
+        live, replica.is_outdated = replica.live_run, False
+        names = live.forget_points(replica.rank)
+        last_steps = live.initial_steps.get(replica.rank)
+        for stream in replica.metric_readers:
+            replica.metric_readers[stream] = LatestMetrics(last_steps)
+            await self._reread_stream(replica, stream, replica.lengths.get(stream, 0))
+        live.evaluations = await self._read_evaluations(live.run)
+        others = [each for each in self._replicas.values() if each.live_run is live and each is not replica]
+        live.replace_points(
+            names,
+            [
+                (each.rank, reader)
+                for each in sorted(others, key=lambda each: each.rank)
+                for reader in each.metric_readers.values()
+            ],
+        )
+        self._schedule_write()
 
     async def _reread_stream(self, replica: _ReplicaStreams, stream: str, limit: int | None) -> int:
         """Parses the first `limit` bytes of a stream; all of it when None. Returns how many bytes there
@@ -394,11 +432,18 @@ class StreamIngest:
             for event in replica.line_readers[stream].feed(data):
                 if event.get("kind") in SAFE_POINT_EVENTS:
                     live.safe_points_of.add(replica.attempt)
+                if event.get("kind") == RunEventKind.RESTARTED:
+                    # any script can write such a line
+                    if not replica.may_restart or replica.restart_count >= MAX_RESTARTS:
+                        continue
+                    replica.restart_count += 1
+                    if replica.ready:
+                        add_restart(live.restarts, replica.attempt, rank, event)
+                        replica.is_outdated = True
                 if event.get("kind") == "command":
                     changed |= live.apply_command_result(replica.attempt, event)
                 else:
                     changed |= live.apply_event(rank, event)
-                    live.is_outdated |= replica.ready and event.get("kind") == RunEventKind.RESTARTED
         elif stream == "system":
             for line in replica.line_readers[stream].feed(data):
                 sample = parse_sample(line, rank)

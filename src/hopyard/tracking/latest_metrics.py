@@ -23,7 +23,7 @@ class LatestMetrics:
         self._partial_record = b""
         self._names: dict[int, str] = {}
         self._initial_steps = dict(last_steps or {})
-        self._last: dict[int, int] = {}  # series -> step of its newest point
+        self._last: dict[int, StepValue] = {}  # series -> its newest point
         # series -> step and value of its lowest and of its highest point so far
         self._extremes: dict[int, list[Any]] = {}
         self._fed: dict[int, StepValue] = {}  # the newest points of the newest bytes
@@ -57,17 +57,16 @@ class LatestMetrics:
     def _apply_points(
         self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]
     ) -> None:
-        last_steps, extremes = self._last, self._extremes
+        last, extremes = self._last, self._extremes
         for _, series, logged_step, _, value in points:
             step = (
                 logged_step
                 if logged_step != NO_STEP
-                else step_after(last_steps[series] if series in last_steps else self._last_step(series))
+                else step_after(last[series][0] if series in last else self._last_step(series))
             )
-            last_steps[series] = step
             if self.first_step is None:
                 self.first_step = step
-            newest[series] = (step, value)
+            newest[series] = last[series] = (step, value)
             known = extremes.get(series)
             if known is None:
                 if value == value:  # not NaN
@@ -94,6 +93,9 @@ class LatestMetrics:
     @property
     def last_steps(self) -> dict[str, int]:
         """The step of the newest point so far, by name."""
-        return self._initial_steps | {
-            self._names[series]: step for series, step in self._last.items() if series in self._names
-        }
+        return self._initial_steps | {name: step for name, (step, _) in self.latest.items()}
+
+    @property
+    def latest(self) -> dict[str, StepValue]:
+        """The newest point so far, by name."""
+        return {self._names[series]: point for series, point in self._last.items() if series in self._names}

@@ -4,7 +4,7 @@ store periodically."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, RunStore
 from hopyard.tracking.json_lines import to_int64, to_number
 from hopyard.tracking.latest_metrics import LatestMetrics
-from hopyard.tracking.rollback import RestartRange
+from hopyard.tracking.process_restarts import Restarts
 
 NAME_LIMIT = 1024  # characters of a metric's or parameter's name
 NAMES_LIMIT = 10_000  # limit of metrics, parameters … of one run in memory
@@ -60,9 +60,8 @@ class LiveRun:
     and name, the step of the newest visible point of earlier attempts. replace_metrics: the store may have
     metrics that were rolled back. earlier: the metrics of attempts after which the script started without a
     checkpoint of Hopyard; those before the first step of this attempt remain. restarts: as in
-    `VisibleStreams`, when this state was built. is_outdated: another restart was reported since then, so the
-    state must be built from the streams again. evaluated: the run that this one evaluates; it
-    gets the same metrics. evaluations: the latest metrics of the runs that evaluate this one.
+    `VisibleStreams`. evaluated: the run that this one evaluates; it gets the same metrics. evaluations: the
+    latest metrics of the runs that evaluate this one.
     """
 
     run: RunId
@@ -70,8 +69,7 @@ class LiveRun:
     initial_steps: dict[int, dict[str, int]] = field(default_factory=dict)
     replace_metrics: bool = False
     earlier: dict[str, tuple[int, float]] = field(default_factory=dict)
-    restarts: Mapping[tuple[AttemptId, int, str], tuple[RestartRange, ...]] = field(default_factory=dict)
-    is_outdated: bool = False
+    restarts: Restarts = field(default_factory=dict)
     evaluated: RunId | None = None
     evaluations: dict[str, tuple[int, float]] = field(default_factory=dict)
     first_step: int | None = None
@@ -126,6 +124,25 @@ class LiveRun:
             self.latest[name] = self._metrics[name] = point
             changed = True
         return changed
+
+    def forget_points(self, rank: int) -> set[str]:
+        """Forgets the metrics of a replica before they are read again, as a part of them is hidden now.
+        Returns their names."""
+        names = {name for name, each in self.ranks.items() if each == rank}
+        for name in names:
+            del self.ranks[name], self.latest[name]
+            self._metrics.pop(name, None)
+        self._extremes.clear()
+        return names
+
+    def replace_points(self, names: Collection[str], readers: Iterable[tuple[int, LatestMetrics]]) -> None:
+        """Takes the values of forgotten metrics from other replicas, and replaces all metrics in the store.
+        readers: by rank, the lowest first."""
+        for rank, reader in readers:
+            for name, point in reader.latest.items():
+                if name in names and name not in self.latest:
+                    self.ranks[name], self.latest[name] = rank, point
+        self.replace_metrics = True
 
     def apply_event(self, rank: int, event: Mapping[str, Any]) -> bool:
         """Applies one line of an `events` stream, which may contain anything. Returns whether it changed the

@@ -9,10 +9,12 @@ from typing import Any
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.restart_policy import MAX_RESTARTS, RestartMode
 from hopyard.domain.run import RunEventKind, RunSpec
+from hopyard.domain.stream_limits import STREAMS
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.json_lines import LineReader, to_int64
 from hopyard.tracking.rollback import RestartRange, StreamSegment, VisibleStreams
 
+Restarts = dict[tuple[AttemptId, int, str], tuple[RestartRange, ...]]
 _READ_BYTES = 1024 * 1024
 _REQUIRED_SUBSTRINGS = (f'"{RunEventKind.RESTARTED}"'.encode(),)
 
@@ -24,21 +26,30 @@ def may_restart(spec: RunSpec) -> bool:
 
 async def with_restarts(streams: Streams, view: VisibleStreams, spec: RunSpec) -> VisibleStreams:
     """Returns the view with the restarts of the replicas that have a restart policy."""
-    ranks = [
+    restarts: Restarts = {}
+    for attempt in view.all_attempts:
+        for rank in sorted(restartable_ranks(spec)):
+            async for event in _restart_events(streams, attempt, rank):
+                add_restart(restarts, attempt, rank, event)
+    return replace(view, restarts=restarts)
+
+
+def restartable_ranks(spec: RunSpec) -> frozenset[int]:
+    """Returns the ranks of replicas that may have a restart policy."""
+    return frozenset(
         rank
         for rank, role in enumerate(role for role in spec.roles for _ in range(role.replicas))
         # an elastic gang may have had fewer replicas, so its ranks may belong to other roles
         if spec.is_elastic or role.restart.mode is not RestartMode.NEVER
-    ]
-    restarts: dict[tuple[AttemptId, int, str], tuple[RestartRange, ...]] = {}
-    for attempt in view.all_attempts:
-        for rank in ranks:
-            async for event in _restart_events(streams, attempt, rank):
-                for stream, cut in restart_cuts(event):
-                    earlier = restarts.get((attempt, rank, stream), ())
-                    if len(earlier) < MAX_RESTARTS:
-                        restarts[attempt, rank, stream] = (*_before(earlier, cut), cut)
-    return replace(view, restarts=restarts)
+    )
+
+
+def add_restart(restarts: Restarts, attempt: AttemptId, rank: int, event: Mapping[str, Any]) -> None:
+    """Adds the cuts of another restart of a replica."""
+    for stream, cut in restart_cuts(event):
+        earlier = restarts.get((attempt, rank, stream), ())
+        if len(earlier) < MAX_RESTARTS:
+            restarts[attempt, rank, stream] = (*_before(earlier, cut), cut)
 
 
 def restart_cuts(event: Mapping[str, Any]) -> Iterator[tuple[str, RestartRange]]:
@@ -47,7 +58,7 @@ def restart_cuts(event: Mapping[str, Any]) -> Iterator[tuple[str, RestartRange]]
     for stream, value in ends.items() if isinstance(ends, dict) else ():
         end = to_int64(value)
         begin = to_int64(begins.get(stream, end)) if isinstance(begins, dict) else end
-        if end is not None and begin is not None and end >= 0:
+        if stream in STREAMS and end is not None and begin is not None and end >= 0:
             yield stream, RestartRange(min(max(begin, 0), end), end)
 
 
