@@ -200,6 +200,19 @@ def test_process_that_starts_again_begins_with_the_set_values(replica: Replica) 
     assert done.stdout == "0.05\n"
 
 
+def test_restarted_process_answers_what_the_killed_one_had_to_answer(replica: Replica) -> None:
+    """The gang had agreed on the second change; the process was killed before its answer."""
+    environ = {"HOPYARD_GANG_DIR": str(replica.folder)}
+    replica.run(script({0: [line(1, lr=0.05)]}), **environ)
+    file = CommandFile(str(replica.folder))
+    file.append([line(2, lr=0.01)])
+    file.agree(7, 2)
+    done = replica.run(script({}), **environ, HOPYARD_RESTART_COUNT="1")
+    assert [row.split()[1] for row in done.stdout.splitlines()] == ["0.05", *["0.01"] * 5]
+    answers = [(each["number"], each["step"], each["changes"]) for each in replica.events_of("command")]
+    assert answers == [(1, 1, {"lr": [0.1, 0.05]}), (2, 1, {"lr": [0.05, 0.01]})]
+
+
 def test_process_that_is_late_applies_what_the_others_have_agreed_on(replica: Replica) -> None:
     agreed = "sender.append([{'number': 1, 'kind': 'set', 'arguments': {'lr': 0.05}, 'user': 'a'}])\n"
     late = script({}).replace("for epoch", f"{agreed}sender.agree(1, 1)\nfor epoch")

@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hopyard.private_files import make_folder, open_file
@@ -132,15 +133,22 @@ def has_commands(gang: str) -> bool:
     return os.path.exists(os.path.join(gang, SAFE_POINTS_DIR, _LINES_FILE))
 
 
-def values_set_before(gang: str) -> tuple[dict[str, Any], int]:
+def values_set_before(gang: str, *, rank: int = 0, answered: int | None = None) -> tuple[dict[str, Any], int]:
     """Returns the parameters that commands have set in this attempt, and the number of the last command that
     is done with them. A process that starts later, as after a restart by torchrun, begins with them. A
-    current pause is left to its first safe point."""
+    current pause is left to its first safe point.
+
+    answered: the last command that an earlier process of this rank has answered, if there was one. Those that
+    this rank still has to answer are left, too.
+    """
     if not has_commands(gang):
         return {}, 0
     file = CommandFile(gang)
     values: dict[str, Any] = {}
-    number = agreed = file.agreed
+    agreed = file.agreed
+    if answered is not None and rank == file.answering_rank:
+        agreed = min(agreed, answered)
+    number = agreed
     for command in file.read(0, agreed):
         if "refused" in command:
             continue
@@ -149,6 +157,19 @@ def values_set_before(gang: str) -> tuple[dict[str, Any], int]:
         else:
             number = min(number, command["number"] - 1) if command["kind"] == "pause" else agreed
     return values, number
+
+
+def last_answered(events: str) -> int:
+    """Returns the number of the last command that this stream of events answers; 0 for none."""
+    number = 0
+    with suppress(OSError), open(events, "rb") as file:
+        for line in file:
+            if b'"command"' in line:
+                with suppress(ValueError):  # the process died while it wrote it
+                    event = json.loads(line)
+                    if event.get("kind") == "command":
+                        number = max(number, event["number"])
+    return number
 
 
 def map_cells(descriptor: int, count: int) -> memoryview:

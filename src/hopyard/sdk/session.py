@@ -26,7 +26,7 @@ from hopyard.sdk import params as parameters
 from hopyard.sdk.best_metric import BestMetric
 from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.checkpoints import CheckpointContents, LoopPosition
-from hopyard.sdk.command_file import values_set_before
+from hopyard.sdk.command_file import last_answered, values_set_before
 from hopyard.sdk.exit_code import main_frame
 from hopyard.sdk.gloo_threads import wait_for_gloo_threads
 from hopyard.sdk.gpu_share import limit_torch_memory
@@ -79,7 +79,7 @@ class Session:
         self._environ = environ
         self._overrides = parameters.read_overrides(environ.get("HOPYARD_PARAMS"))
         gang = environ.get("HOPYARD_GANG_DIR")
-        self._live_values, self._begun_with = ({}, None) if offline or not gang else _live_values(gang)
+        self._live_values, self._begun_with = ({}, None) if offline or not gang else self._read_live(gang)
         self._overrides_checked = False
         self.control = LiveControl(self.bound, self.declared, self.events.append)
         self._loop_stack, self._loop_generators = LoopStack(), LoopGenerators()
@@ -99,6 +99,15 @@ class Session:
         self._main_thread = threading.main_thread().ident
         self._logged_step: SupportsIndex | None = None
         self._logged_points = 0
+
+    def _read_live(self, gang: str) -> tuple[dict[str, ParamValue], int | None]:
+        """Returns what this process begins with, as `values_set_before`."""
+        is_restarted = RESTART_COUNT_VARIABLE in self._environ
+        answered = last_answered(os.path.join(self.folder, "streams", "events")) if is_restarted else None
+        try:
+            return values_set_before(gang, rank=self.rank(), answered=answered)
+        except OSError:
+            return {}, None
 
     # -- declarations of the script
     # ------------------------------------------------------------------------------
@@ -589,13 +598,6 @@ def _close_loops() -> None:
 
 atexit.register(wait_for_gloo_threads)
 atexit.register(_close_loops)  # runs before it
-
-
-def _live_values(gang: str) -> tuple[dict[str, ParamValue], int | None]:
-    try:
-        return values_set_before(gang)
-    except OSError:
-        return {}, None
 
 
 def _parse_int(text: str | None, default: int) -> int:
