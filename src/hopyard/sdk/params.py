@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hopyard.domain.metric_values import encode_param
 from hopyard.errors import SpecError
 from hopyard.sdk.batch_rule import BatchRule, BatchScale
+from hopyard.sdk.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     from hopyard.domain.run import ParamValue
@@ -21,7 +22,7 @@ _SCALED_NAMES = ("scaling", "lr_at")  # attributes of ScaledParams
 class ScaleRecorder(Protocol):
     """The run, in which all processes share a global batch."""
 
-    def world_size(self) -> int: ...
+    group: ProcessGroup
 
     def record_scaled(self, values: Mapping[str, float], text: str, /) -> None:
         """Records effective values by their names in the run, and prints the line `text`, once per run."""
@@ -153,7 +154,7 @@ class ScaledParams(Params):
         with nothing changed."""
         world_size = self._world_size
         if world_size is None:
-            world_size = 1 if recorder is None else recorder.world_size()
+            world_size = 1 if recorder is None else recorder.group.world_size()
         scaling = self._rule.apply(given, world_size)
         values = scaling.values()
         self.scaling = scaling

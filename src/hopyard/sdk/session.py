@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from hopyard.config.home import CONSOLE_VARIABLE, Home
-from hopyard.domain.launcher import INDEPENDENT_RANKS_VARIABLE
 from hopyard.domain.metric_values import encode_values
 from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE
 from hopyard.domain.run import UNSTORED
@@ -38,12 +36,14 @@ from hopyard.sdk.metrics import Loggable, MetricStream, Number, to_numbers, to_s
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun, make_passing_folder
 from hopyard.sdk.params import Params
+from hopyard.sdk.process_group import ProcessGroup, parse_int
 from hopyard.sdk.prompt_point import PromptPoint
 from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
 from hopyard.sdk.run_context import RunContext
 from hopyard.sdk.safe_points import DISK_FULL_REASON, PreemptedExit, SafePoints
 from hopyard.sdk.startup.param_reads import record as record_reads
-from hopyard.sdk.streams import EventStream, stream_sizes
+from hopyard.sdk.stream_offsets import offsets_of_peers, own_offsets
+from hopyard.sdk.streams import EventStream
 from hopyard.sdk.warn_once import warn_once
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Session:
         self.bound, self.best_metric = BoundObjects(), BestMetric()
         self._summary: dict[str, float] = {}
         self.declared: dict[str, ParamValue] = {}
-        self._environ = environ
+        self._environ, self.group = environ, ProcessGroup(environ)
         self._overrides = parameters.read_overrides(environ.get("HOPYARD_PARAMS"))
         gang = environ.get("HOPYARD_GANG_DIR")
         self._live_values, self._begun_with = ({}, None) if offline or not gang else self._read_live(gang)
@@ -105,7 +105,7 @@ class Session:
         is_restarted = RESTART_COUNT_VARIABLE in self._environ
         answered = last_answered(os.path.join(self.folder, "streams", "events")) if is_restarted else None
         try:
-            return values_set_before(gang, rank=self.rank(), answered=answered)
+            return values_set_before(gang, rank=self.group.rank(), answered=answered)
         except OSError:
             return {}, None
 
@@ -129,7 +129,7 @@ class Session:
 
     def record_scaled(self, values: Mapping[str, float], text: str) -> None:
         """Records the values that a batch-size rule made of given ones; see `ScaledParams`."""
-        if self.rank() == 0:
+        if self.group.rank() == 0:
             self.events.append("scaled", values=values)
             warn_once(text)
 
@@ -139,7 +139,7 @@ class Session:
         `hop.params`."""
         if not self._overrides_checked:
             self._overrides_checked = True
-            if self.rank() == 0:
+            if self.group.rank() == 0:
                 given = parameters.read_overrides(self._environ.get("HOPYARD_PARAMS_GIVEN"))
                 own = {name: value for name, value in self._overrides.items() if name not in given}
                 for sentence in parameters.unknown_overrides(own, self.declared):
@@ -160,14 +160,6 @@ class Session:
         if self._recording is not None:
             self._recording.record_dataset(name, version)
 
-    def rank(self) -> int:
-        """Returns this process's rank: from torch.distributed once it is set up, else from the launcher's
-        variable."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_rank())
-        return _parse_int(self._environ.get("RANK"), 0)
-
     def this_run(self) -> RunContext:
         environ, name = self._environ, os.path.basename(self.folder)
         step = environ.get("HOPYARD_RESTORE_STEP")
@@ -178,11 +170,11 @@ class Session:
             offline=self.offline,
             attempt=environ.get("HOPYARD_ATTEMPT", ""),
             url="" if self.offline else environ.get("HOPYARD_URL", ""),
-            rank=self.rank(),
-            local_rank=_parse_int(environ.get("LOCAL_RANK"), 0),
-            world_size=_parse_int(environ.get("WORLD_SIZE"), 1),
+            rank=self.group.rank(),
+            local_rank=parse_int(environ.get("LOCAL_RANK"), 0),
+            world_size=parse_int(environ.get("WORLD_SIZE"), 1),
             role=environ.get("ROLE_NAME") or "worker",
-            restored_step=_parse_int(step, 0) if step and self._restore_dir else None,
+            restored_step=parse_int(step, 0) if step and self._restore_dir else None,
             replica=environ.get("HOPYARD_REPLICA") or "worker-0",
             hosts=_texts(environ.get("HOPYARD_HOSTS")),
             workspace=Path(environ["HOPYARD_WORKSPACE"]) if environ.get("HOPYARD_WORKSPACE") else None,
@@ -203,12 +195,13 @@ class Session:
                 f"hop.save: step {number}", hints=("a checkpoint's step is a whole number from 0",)
             )
         converted = to_numbers(metrics, function="hop.save")
-        if self.rank() != 0:
+        if self.group.rank() != 0:
             self._record_iteration(number)
             return None
         latest = {**self._summary, **self.metrics.latest, **converted}
         best_by = self.best_metric.rule(self._summary, latest)
-        offsets, peers = self._offsets(), self._offsets_of_peers()
+        gang = self._environ.get("HOPYARD_GANG_DIR") if self.group.world_size() > 1 else None
+        offsets, peers = own_offsets(self.folder), offsets_of_peers(gang, self.folder)
         root = os.path.join(self.folder, "checkpoints")
         started_at = time.monotonic()
         try:
@@ -256,30 +249,7 @@ class Session:
         now."""
         self._last_step, self._has_unsaved_iterations = step, False
         if not self.offline:
-            self.events.append("turn", step=step, offsets=self._offsets())
-
-    def _offsets(self) -> dict[str, int]:
-        """Returns the sizes of this process's streams, with all its output."""
-        for stream in (sys.stdout, sys.stderr):
-            _flush(stream)
-        return stream_sizes(os.path.join(self.folder, "streams"))
-
-    def _offsets_of_peers(self) -> dict[str, dict[str, int]]:
-        """Returns the current sizes for the gang's other ranks on this node, since some may not record them
-        themselves."""
-        gang = self._environ.get("HOPYARD_GANG_DIR")
-        if not gang or self.world_size() < 2:
-            return {}
-        try:
-            ranks = [
-                name
-                for name in os.listdir(gang)
-                if name.isdecimal() and name != os.path.basename(self.folder)
-            ]
-        except OSError:
-            return {}
-        sizes_by_rank = {rank: stream_sizes(os.path.join(gang, rank, "streams")) for rank in sorted(ranks)}
-        return {rank: sizes for rank, sizes in sizes_by_rank.items() if sizes}
+            self.events.append("turn", step=step, offsets=own_offsets(self.folder))
 
     def _next_step(self) -> int:
         """Returns the completed iterations of the outermost loop, or a larger number than any earlier step.
@@ -303,7 +273,7 @@ class Session:
         if contents.run_id:
             self.metrics.continue_counts(contents.metric_counts, is_other_run=is_other_run)
         # the saved generators are those of rank 0; the same state in all ranks would be worse than new ones
-        if self.rank() == 0:
+        if self.group.rank() == 0:
             restore_rng(contents.rng_states())
             self._loop_generators.resume_from(contents.rng_states().get("loops"))
             warn_once(f"resumed from the checkpoint of step {contents.step}", kind="resumed")
@@ -362,12 +332,14 @@ class Session:
 
     def on_replay(self, loop: Loop[Any], position: LoopPosition) -> None:
         if position.rng_state is not None:
-            self._loop_generators.replay(loop, position.rng_state.get("own"), is_rank_0=self.rank() == 0)
-            if self.rank() == 0:
+            self._loop_generators.replay(
+                loop, position.rng_state.get("own"), is_rank_0=self.group.rank() == 0
+            )
+            if self.group.rank() == 0:
                 restore_rng(position.rng_state)
 
     def on_caught_up(self, loop: Loop[Any]) -> None:
-        if self._restored is not None and not self._loop_stack.is_resuming and self.rank() == 0:
+        if self._restored is not None and not self._loop_stack.is_resuming and self.group.rank() == 0:
             restore_rng(self._restored.rng_states())
         self._loop_generators.catch_up()
         if loop in self._loop_stack.active[:1]:
@@ -472,7 +444,7 @@ class Session:
 
     def _begin_safe_points(self, *, by_log: bool) -> SafePoints | None:
         gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder
-        rank, world = self.rank(), self.world_size()
+        rank, world = self.group.rank(), self.group.world_size()
         applied = self._begun_with if self._safe_points is None else self._safe_points.applied
         try:
             safe_points = SafePoints(
@@ -483,9 +455,9 @@ class Session:
                 applied,
                 by_log=by_log,
                 is_restarted=RESTART_COUNT_VARIABLE in self._environ,
-                independent=self._independent_ranks(),
+                independent=self.group.independent_ranks(),
             )
-            self._prompts.announce(self.rank())
+            self._prompts.announce(self.group.rank())
         except OSError as error:
             warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
             return None
@@ -504,7 +476,7 @@ class Session:
             # a full disk may have space again before the grace period is over
             while self._has_unsaved_iterations and safe_points.wait_to_save():
                 self.save(None, {})
-        if self.rank() == 0:
+        if self.group.rank() == 0:
             step, unsaved_reason = (
                 (None, self._unsaved_reason) if self._has_unsaved_iterations else (self._last_step, "")
             )
@@ -526,23 +498,6 @@ class Session:
         else:
             safe_points.exit_preempted(None)
         raise PreemptedExit
-
-    def world_size(self) -> int:
-        """Returns the number of processes: from torch.distributed once it is set up, else from the launcher's
-        variable."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_world_size())
-        return _parse_int(self._environ.get("WORLD_SIZE"), 1)
-
-    def _independent_ranks(self) -> list[int]:
-        """Returns the ranks of processes for which this one does not wait; none in a group of
-        torch.distributed, which has ranks of its own."""
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return []
-        ranks = self._environ.get(INDEPENDENT_RANKS_VARIABLE, "").split(",")
-        return [int(rank) for rank in ranks if rank.isdecimal()]
 
     def _report_progress(self, loop: Loop[Any]) -> None:
         self._progress_at = time.monotonic()
@@ -600,10 +555,6 @@ atexit.register(wait_for_gloo_threads)
 atexit.register(_close_loops)  # runs before it
 
 
-def _parse_int(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isdecimal() else default
-
-
 def _texts(text: str | None) -> dict[str, str]:
     import json
 
@@ -612,10 +563,3 @@ def _texts(text: str | None) -> dict[str, str]:
     except ValueError:
         return {}
     return {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
-
-
-def _flush(stream: Any) -> None:
-    try:
-        stream.flush()
-    except (OSError, ValueError, AttributeError):
-        pass
