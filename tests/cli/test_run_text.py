@@ -152,3 +152,15 @@ def test_names_of_metrics_forge_no_line() -> None:
         r"nl\nphase  succeeded\x1b[2J 3  (step 7)",
     ]
     assert metrics_line({name: 3.0}) == r"nl\nphase  succeeded\x1b[2J 3"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ending"),
+    [("jax", "on each of 2 nodes; each replica starts the command once"), ("torchrun", "on each of 2 nodes")],
+)
+def test_note_about_nodes_depends_on_the_launcher(launcher: str, ending: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    notes: list[str] = []
+    options = {"nodes": 2, "gpus": "4", "launcher": launcher}
+    build_request("train.py", (), tmp_path, options, notify=notes.append)
+    assert notes == [f"note: one replica with 4 GPUs {ending}"]

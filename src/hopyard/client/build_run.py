@@ -24,6 +24,7 @@ from hopyard.config.run_request import (
 )
 from hopyard.domain.checkpoint_names import saved_file_patterns
 from hopyard.domain.ids import check_label, check_name
+from hopyard.domain.launcher import Launcher
 from hopyard.domain.notebook import NOTEBOOK_SUFFIX, read_notebook
 from hopyard.errors import SpecError
 
@@ -72,7 +73,8 @@ def _describe_spread(role: RoleRequest, nodes: int) -> str:
     each = role.replicas // nodes
     gpus = f" with {role.gpus} GPU{'s' * (role.gpus > 1)}" if role.gpus else ""
     replicas = f"one replica{gpus}" if each == 1 else f"{each} replicas{gpus and f'{gpus} each'}"
-    return f"note: {replicas} on each of {nodes} nodes; each replica starts the command once"
+    starts = "" if Launcher(role.launcher).has_processes else "; each replica starts the command once"
+    return f"note: {replicas} on each of {nodes} nodes{starts}"
 
 
 def _with_saved_files(request: RunRequest, folder: Path) -> RunRequest:
