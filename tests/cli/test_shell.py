@@ -1,4 +1,4 @@
-"""`hop shell`: a run whose shell stays when its terminal is disconnected."""
+"""`hop shell`: a run with a shell that stays when its terminal is disconnected."""
 
 from __future__ import annotations
 

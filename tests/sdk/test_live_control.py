@@ -260,7 +260,7 @@ def test_processes_that_left_their_loop_or_died_are_not_waited_for(tmp_path: Pat
     for member in members:
         for _ in range(3):
             assert member.reach() is None
-    members[0].leave_loop()  # it goes on to other work
+    members[0].leave_loop()  # it does other work now
     members[2].close()
     sender.append([line(1)])
     assert members[1].reach() is SafePointAction.COMMANDS

@@ -40,7 +40,7 @@ class ReplicaUse:
 def idle_time_s(
     replicas: Collection[ReplicaUse], *, size: int, started_at: float, connected_at: float, now: float
 ) -> float:
-    """Returns how long a run has been idle; 0 for a run that works, or whose use is unknown.
+    """Returns how long a run has been idle; 0 for a run that works, or has no known use.
 
     replicas: of the present attempt. size: how many it has. connected_at: when it last had an open
     connection, as far as known.

@@ -215,7 +215,7 @@ class PromptSession:
 
 
 class _Capture:
-    """A standard stream whose text from one thread goes to the user. Other threads write to the stream."""
+    """A standard stream that gives the text of one thread to the user. Other threads write to the stream."""
 
     def __init__(self, stream: Any, write: Callable[[str], None]) -> None:
         self._stream, self._write, self._thread = stream, write, threading.get_ident()
