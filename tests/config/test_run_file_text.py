@@ -48,6 +48,7 @@ VALUES = st.one_of(
     WORDS,
 )
 VARIABLES = st.from_regex(r"[A-Z]{3}_[A-Z]{3}", fullmatch=True)
+SECRETS = st.from_regex(r"[A-Z]{4}_KEY", fullmatch=True)  # never a name of `env`, which is refused
 SIZES = st.integers(1, 2**40)
 TOPOLOGIES = st.none() | st.builds(
     TopologyRequest, st.sampled_from(["same", "near", "balanced", "spread"]), NAMES, st.integers(1, 9)
@@ -79,6 +80,8 @@ RESTARTS = st.just(NO_RESTART) | st.builds(
 
 @st.composite
 def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
+    launcher = draw(LAUNCHERS)
+    restart = draw(RESTARTS) if launcher["launcher"] != "mpi" else NO_RESTART  # MPI refuses one
     return RoleRequest(
         command=(draw(NAMES), *draw(st.lists(WORDS, max_size=3))),
         name=name,
@@ -91,9 +94,9 @@ def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
         topology=draw(TOPOLOGIES),
         essential=name == "worker" or draw(st.booleans()),
         private_folders=draw(st.booleans()),
-        restart=draw(RESTARTS),
+        restart=restart,
         service=name != "worker" and draw(st.booleans()),
-        **draw(LAUNCHERS),
+        **launcher,
         **draw(GPUS),
         **draw(CPUS),
         **draw(REPLICAS),
@@ -126,7 +129,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         preemptible=draw(st.booleans()),
         topology=draw(TOPOLOGIES),
         time_limit_s=draw(st.none() | st.integers(1, 10**7).map(float) | st.just(0.25)),
-        secrets=tuple(draw(st.lists(VARIABLES, max_size=2, unique=True))),
+        secrets=tuple(draw(st.lists(SECRETS, max_size=2, unique=True))),
         max_output_bytes=draw(st.none() | st.integers(MIB, 2**40)),
         max_metrics_bytes=draw(st.none() | st.integers(MIB, 2**40)),
         checkpoint_files=tuple(

@@ -210,7 +210,7 @@ def test_code_changing_while_packed_is_consistent_or_refused(shared_home: Server
 
     def write() -> None:
         with (folder / "log.txt").open("ab", buffering=0) as log:
-            while not done.is_set():
+            while not done.wait(0.0001):  # a pause, since a busy writer fills the disk of a slow machine
                 log.write(b"x" * 1000)
 
     writer = threading.Thread(target=write)
