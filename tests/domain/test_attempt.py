@@ -104,6 +104,19 @@ def test_gang_exit_has_the_cause(
     assert (exit.kind if exit else None) == kind
 
 
+@pytest.mark.parametrize("kind", [ExitKind.STOPPED, ExitKind.PREEMPTED])
+@pytest.mark.parametrize("first", [0, 1])
+def test_ordered_end_names_no_replica(kind: ExitKind, first: int) -> None:
+    ordered = Exit(kind, 143, "by an order")
+    moments = [datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)]
+    replicas = tuple(
+        ReplicaStatus(rank, ReplicaPhase.EXITED, exit=ordered, ended_at=moments[rank != first])
+        for rank in range(2)
+    )
+    phase, exit = gang_state(AttemptStatus(AttemptId("r.1"), replicas), size=2)
+    assert (phase, exit) == (AttemptPhase.STOPPED, ordered)
+
+
 @pytest.mark.parametrize(
     ("ends", "phase", "kind"),
     [

@@ -107,6 +107,7 @@ _BLAME_ORDER = (
 )
 
 _OWN_ENDS = (ExitKind.EXIT_CODE, ExitKind.SIGNAL)  # by which a script ends itself
+_ORDERED_ENDS = (ExitKind.STOPPED, ExitKind.PREEMPTED)  # of the whole gang, for which no replica is to blame
 
 
 def gang_state(
@@ -124,7 +125,8 @@ def gang_state(
     The gang runs when all replicas run, and succeeds when all essential replicas succeed. It has failed once
     an essential replica ended badly; the engine then stops the others. The exit is that of the replica to
     blame, with its rank if there are several: of equal kinds the first one, except that a broken connection
-    is the consequence of another failure. The exits of the others are ignored. The gang ends only when
+    is the consequence of another failure. An ordered end names no rank, since all replicas get the order, and
+    any of them may be the first to end. The exits of the others are ignored. The gang ends only when
     every replica has exited. Until then it is STOPPING after a bad exit, or after the exit of the last
     essential replica.
     """
@@ -141,13 +143,14 @@ def gang_state(
     ]
     if failures:
         _, rank, worst = min(failures, key=lambda failure: failure[:2])
-        reason = worst.reason if size == 1 else f"replica {rank}: {worst.reason}"
+        is_anonymous = size == 1 or worst.kind in _ORDERED_ENDS
+        reason = worst.reason if is_anonymous else f"replica {rank}: {worst.reason}"
         gang_exit = Exit(worst.kind, worst.code, reason)
         if len(exits) < size:
             return AttemptPhase.STOPPING, gang_exit
         if worst.kind is ExitKind.LOST:
             return AttemptPhase.LOST, gang_exit
-        if worst.kind in (ExitKind.STOPPED, ExitKind.PREEMPTED):
+        if worst.kind in _ORDERED_ENDS:
             return AttemptPhase.STOPPED, gang_exit
         return AttemptPhase.FAILED, gang_exit
     if len(exits) == size:
