@@ -46,7 +46,6 @@ def test_commands_are_delivered_once_and_answered(tmp_path: Path) -> None:
         run = await api.start_run()
         script, path = Script(api, run), f"/runs/{run['id']}/commands"
         assert await script.sync(event(kind="params", values={"lr": 0.1, "epochs": 5})) == []
-        await api.services.ingest.flush_all()
         early = await api.request("POST", path, {"kind": "pause"}, status=409)
         assert "has no safe point so far" in early["error"]["message"]
         await api.request("POST", path, {"kind": "set", "params": {"lr": 1}}, status=409)
@@ -94,7 +93,6 @@ def test_one_replica_with_safe_points_is_enough(tmp_path: Path) -> None:
         params = event(kind="params", values={"lr": 0.1})
         await api.sync(run, [("events", 0, params)], token=token, rank=0)
         await api.sync(run, [("events", 0, params)], token=token, rank=1)
-        await api.services.ingest.flush_all()
         await api.request("POST", path, {"kind": "pause"}, status=409)
         await api.sync(run, [("events", len(params), event(kind="safe-points"))], token=token, rank=1)
         for body in ({"kind": "set", "params": {"lr": 0.5}}, {"kind": "pause"}):
@@ -188,7 +186,6 @@ def test_fork_begins_with_the_values_that_held_at_its_checkpoint(tmp_path: Path)
         )
         script, path = Script(api, run), f"/runs/{run['id']}/commands"
         await script.sync(event(kind="params", values={"lr": 0.1, "wd": 0.0}), event(kind="safe-points"))
-        await api.services.ingest.flush_all()
         began = time.time() - 100
         for number, params in enumerate(({"lr": 0.2}, {"lr": 0.3, "wd": 0.5}), 1):
             await api.request("POST", path, {"kind": "set", "params": params})

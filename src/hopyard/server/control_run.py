@@ -58,6 +58,9 @@ async def accept_command(
         )
     user = caller.require_user()
     if kind is CommandKind.SET:
+        if not run.params.keys() >= params.keys():  # the script may have declared them a moment ago
+            await services.ingest.write_received(run.id)
+            run = await services.runs.get(run.id)
         arguments: Mapping[str, ParamValue] = _checked_params(run, params)
         _check_safe_points(services, run)
     elif kind is CommandKind.PAUSE:

@@ -236,6 +236,14 @@ class StreamIngest:
             for run, metrics in stored.items()
         }
 
+    async def write_received(self, run: RunId) -> None:
+        """Writes what was received of a run to the stores, which otherwise are up to some seconds behind."""
+        if self._write_task is not None and not self._write_task.done():
+            await asyncio.wait([self._write_task])  # it may have taken values that it has not written yet
+        live = self._live_runs.get(run)
+        if live is not None:
+            await live.write(self._runs, self._commands, self._notifications)
+
     async def retire(self, run: RunId) -> None:
         """Writes the final state of an ended run. Its memory is released once enough later runs have
         ended."""
