@@ -52,6 +52,36 @@ def test_best_and_kept_checkpoints_remain_and_are_named(shell: Shell, client: Cl
     assert [saved["step"] for saved in listed if saved["kept"]] == [5]
 
 
+_SAVES_TWICE = """
+import hopyard as hop
+state = hop.bind(text='')
+for epoch in range(6):
+    state.text = f'trained {epoch}'
+    hop.save(step=epoch)
+    state.text = f'evaluated {epoch}'
+    hop.save(step=epoch, keep=epoch == 0, val_loss=abs(epoch - 1))
+"""
+_LOADS = """
+import hopyard as hop
+state = hop.bind(text='')
+print(hop.load(), state.text)
+"""
+
+
+def test_second_save_of_a_step_replaces_the_first(shell: Shell) -> None:
+    shell.write("twice.py", _SAVES_TWICE)
+    assert shell.hop("run", "-n", "twice", "twice.py").code == 0
+    listed = json.loads(shell.hop("checkpoint", "ls", "twice", "--json").text)
+    assert [(saved["step"], saved["kept"], saved["metrics"]["val_loss"]) for saved in listed] == [
+        (0, True, 1), (1, False, 0), (3, False, 2), (4, False, 3), (5, False, 4),
+    ]  # fmt: skip
+    shell.write("twice.py", _LOADS)
+    saved_run = shell.hop("info", "twice", "--json").json["name"]
+    for step in (0, 5):
+        forked = shell.hop("fork", f"{saved_run}@{step}", "--code", ".")
+        assert (forked.code, forked.text) == (0, f"{step} evaluated {step}\n"), forked.stderr_text
+
+
 def test_wrong_references_are_refused_with_a_hint(shell: Shell) -> None:
     shell.write("none.py", _ODD_VALUES)
     assert shell.hop("run", "-n", "plain", "none.py").code == 0

@@ -127,6 +127,7 @@ def test_terminal_is_a_real_one(exec_shell: Shell, run: str) -> None:
         terminal.expect(b"^C")
         terminal.type(b"echo code=$?\r")
         terminal.expect(b"code=130")
+        terminal.expect(b"$ ")  # a Ctrl-D before bash reads its line would end no input
         terminal.type(b"\x04")  # Ctrl-D
         assert terminal.wait() == 0
 

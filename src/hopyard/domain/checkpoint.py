@@ -37,3 +37,8 @@ class Checkpoint:
     best_by: str = ""
     best: bool = False
     path: str = ""
+
+    def replaces(self, earlier: Checkpoint) -> bool:
+        """Returns whether this one was saved after `earlier`, one of the same step. False for the same one
+        that is sent again. The same content at a later time has other metrics or marks."""
+        return self.manifest != earlier.manifest or self.created_at > earlier.created_at

@@ -216,9 +216,9 @@ class RunStore(Protocol):
         submission."""
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
-        """Adds a checkpoint. Idempotent on (run, attempt, rank, step, path). A late checkpoint of an earlier
-        attempt is sorted before those of later attempts. With a path, another manifest replaces the
-        earlier one."""
+        """Adds a checkpoint. It may replace one of the same (run, attempt, rank, step, path), see
+        `Checkpoint.replaces`, and takes the mark as kept from it; else nothing changes. A late checkpoint
+        of an earlier attempt is sorted before those of later attempts."""
 
     async def checkpoints(
         self, run: RunId, /, *, damaged: bool = False, own: bool = False

@@ -429,7 +429,7 @@ class RecordCases:
         run = (await submit_run(stores)).id
         for step in (10, 5, 20):  # in the order of saving, not of steps
             await stores.runs.record_checkpoint(checkpoint(run, step))
-        await stores.runs.record_checkpoint(replace(checkpoint(run, 5), manifest=make_digest("again")))
+        await stores.runs.record_checkpoint(replace(checkpoint(run, 5), size_bytes=99))  # sent again
         await stores.runs.set_checkpoint_kept(run, 5, True)
         await stores.runs.record_checkpoint(replace(checkpoint(run, 30), best_by="max:acc"))
         saved = [
@@ -443,6 +443,22 @@ class RecordCases:
         assert await stores.runs.checkpoints(run) == saved[1:]
         with pytest.raises(NotFound):
             await stores.runs.set_checkpoint_kept(run, 10, True)
+
+    async def test_checkpoint_of_the_same_step_replaces_the_earlier_one(self, stores: ClusterStores) -> None:
+        run = (await submit_run(stores)).id
+        again = replace(checkpoint(run, 5), manifest=make_digest("again"), metrics={"acc": 0.5})
+        for saved in (checkpoint(run, 5), checkpoint(run, 6)):
+            await stores.runs.record_checkpoint(saved)
+        await stores.runs.set_checkpoint_kept(run, 5, True)
+        assert await stores.runs.mark_damaged(run, 5, "a blob is damaged", now=time_at(5))
+        await stores.runs.record_checkpoint(again)
+        # it is the last one that was saved, intact, and stays kept
+        assert await stores.runs.checkpoints(run) == [checkpoint(run, 6), replace(again, kept=True)]
+        assert await stores.runs.checkpoints(run, damaged=True) == await stores.runs.checkpoints(run)
+        marked = replace(checkpoint(run, 6), created_at=time_at(7), metrics={}, kept=True)  # the same content
+        for saved in (marked, checkpoint(run, 6)):
+            await stores.runs.record_checkpoint(saved)
+        assert (await stores.runs.checkpoints(run))[-1] == marked
 
     async def test_own_checkpoints_of_a_script_are_apart(self, stores: ClusterStores) -> None:
         run = (await submit_run(stores)).id

@@ -255,14 +255,13 @@ class MemoryRunStore:
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         row = self._get_row(checkpoint.run)
         new_key = checkpoint_key(checkpoint)
-        if checkpoint.path:
-            row.checkpoints = [
-                saved
-                for saved in row.checkpoints
-                if checkpoint_key(saved) != new_key or saved.manifest == checkpoint.manifest
-            ]
-        if any(checkpoint_key(saved) == new_key for saved in row.checkpoints):
-            return
+        earlier = next((saved for saved in row.checkpoints if checkpoint_key(saved) == new_key), None)
+        if earlier is not None:
+            if not checkpoint.replaces(earlier):
+                return
+            row.checkpoints.remove(earlier)
+            row.damaged.discard(new_key)
+            checkpoint = replace(checkpoint, kept=checkpoint.kept or earlier.kept)
         row.checkpoints.append(checkpoint)
         # stable: keeps the order within one attempt
         row.checkpoints.sort(key=lambda saved: split_attempt(saved.attempt)[1])

@@ -24,8 +24,8 @@ _SELECT_USABLE = select(table).where(*_USABLE).order_by(table.c.run, *_SAVE_ORDE
 
 
 def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
-    """Inserts a checkpoint. Returns False if it exists already; the existing one is kept. Of the script
-    itself, the newer version replaces the older one."""
+    """Inserts a checkpoint, in the place of one of the same step that it replaces, of which it takes the mark
+    as kept. Returns False if it exists already."""
     key = {
         "run": checkpoint.run,
         "attempt": checkpoint.attempt,
@@ -34,10 +34,12 @@ def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
         "path": checkpoint.path,
     }
     same = [table.c[name] == value for name, value in key.items()]
-    if checkpoint.path:
-        conn.execute(delete(table).where(*same, table.c.manifest != checkpoint.manifest))
-    if conn.execute(select(table.c.id).where(*same)).first() is not None:
-        return False
+    row = conn.execute(select(table).where(*same)).first()
+    earlier = None if row is None else _to_checkpoint(row)
+    if earlier is not None:
+        if not checkpoint.replaces(earlier):
+            return False
+        conn.execute(delete(table).where(*same))
     conn.execute(
         table.insert().values(
             **key,
@@ -46,7 +48,7 @@ def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
             created_at=to_us(checkpoint.created_at),
             metrics=encode_map(checkpoint.metrics),
             offsets=encode_map(checkpoint.offsets),
-            kept=checkpoint.kept,
+            kept=checkpoint.kept or (earlier is not None and earlier.kept),
             best_by=checkpoint.best_by,
         )
     )
