@@ -3,11 +3,17 @@
     import hopyard as hop
 
 The public names are in `__all__`. Each is loaded at its first use, so that the import itself costs nothing.
+The names that a training script uses need Python 3.9, all others Python 3.11.
 """
 
-from __future__ import annotations
-
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 9):  # noqa: UP036  # an older interpreter imports this file, too
+    raise ImportError(
+        f"hopyard needs Python 3.9 or newer; {sys.executable} is Python {sys.version.split()[0]}\n"
+        "hint: choose another interpreter, for example `hop run --python 3.12 …`"
+    )
 
 if TYPE_CHECKING:
     from hopyard.client.runs import Run as Run
@@ -91,6 +97,11 @@ if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any nam
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module `hopyard` has no attribute `{name}`")
+        if name in _MODULES and sys.version_info < (3, 11):
+            version = sys.version.split()[0]
+            raise ImportError(
+                f"hopyard.{name} needs Python 3.11 or newer; {sys.executable} is Python {version}"
+            )
         from importlib import import_module
 
         value: object = getattr(import_module(_MODULES.get(name, "hopyard.sdk.api")), name)

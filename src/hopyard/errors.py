@@ -31,6 +31,7 @@ HopyardError
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Sequence
 
 
@@ -45,11 +46,15 @@ class HopyardError(Exception):
     hints: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, hints: Sequence[str] = ()) -> None:
-        super().__init__(message)
+        notes = [f"hint: {hint}" for hint in hints]  # a traceback in a user's script shows them too
+        if sys.version_info >= (3, 11):
+            super().__init__(message)
+            for note in notes:
+                self.add_note(note)
+        else:
+            super().__init__("\n".join([message, *notes]))
         self.message = message
         self.hints = tuple(hints)
-        for hint in self.hints:
-            self.add_note(f"hint: {hint}")  # a traceback in a user's script shows them too
 
 
 class UsageError(HopyardError):

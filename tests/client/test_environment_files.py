@@ -251,18 +251,18 @@ def test_unusual_range_of_versions_does_not_stop_a_run(folder: Path) -> None:
 
 def test_old_interpreter_is_refused_for_the_sdk(folder: Path) -> None:
     (folder / "old" / "bin").mkdir(parents=True)
-    (folder / "old" / "lib" / "python3.10").mkdir(parents=True)
+    (folder / "old" / "lib" / "python3.8").mkdir(parents=True)
     (folder / "old" / "bin" / "python").touch(0o755)
     (folder / "a.py").write_text("import hopyard as hop\n")
     request = RunRequest(roles=(RoleRequest(("python", "-u", "a.py")),), project="p")
     interpreter = str(folder / "old" / "bin" / "python")
-    with pytest.raises(SpecError, match=r"needs Python 3.11; .* is Python 3.10"):
+    with pytest.raises(SpecError, match=r"needs Python 3.9; .* is Python 3.8"):
         build_environment(
             request, folder, interpreter, {}, lambda _text: None, commands=[["python", "a.py"]], files=set()
         )
     (folder / "a.py").write_text("print(1)\n")
     (folder / "pyproject.toml").write_text(PROJECT.replace(">=3.9", ">=3.12"))
-    with pytest.raises(SpecError, match=r"pyproject\.toml requires Python >=3\.12, and .* is Python 3\.10"):
+    with pytest.raises(SpecError, match=r"pyproject\.toml requires Python >=3\.12, and .* is Python 3\.8"):
         build_environment(request, folder, interpreter, {}, print, commands=[["python", "a.py"]], files=set())
     (folder / "pyproject.toml").unlink()
     (folder / "a.py").write_text("\ufeff" + SCRIPT.partition("\n")[2].replace(">=3.9", ">=3.11"))
@@ -270,11 +270,11 @@ def test_old_interpreter_is_refused_for_the_sdk(folder: Path) -> None:
         build_environment(request, folder, interpreter, {}, print, commands=[["python", "a.py"]], files=set())
     assert "leave out --python" in refused.value.hints[1]
     lines: list[str] = []
-    (folder / "a.py").write_text(SCRIPT.partition("\n")[2].replace(">=3.9", ">=3.6,<3.10"))
+    (folder / "a.py").write_text(SCRIPT.partition("\n")[2].replace(">=3.9", ">=3.6,<3.8"))
     build_environment(
         request, folder, interpreter, {}, lines.append, commands=[["python", "a.py"]], files=set()
     )
-    assert lines == [f"warning: a.py requires Python >=3.6,<3.10, and {interpreter} is Python 3.10"]
+    assert lines == [f"warning: a.py requires Python >=3.6,<3.8, and {interpreter} is Python 3.8"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ from hopyard.errors import SpecError
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-MIN_PYTHON = (3, 11)  # of the SDK
+MIN_SCRIPT_PYTHON = (3, 9)  # of a script that imports `hopyard`
+MIN_STUDY_PYTHON = (3, 11)  # of a study: its interpreter runs the study itself, too
 SECRET_NAME = re.compile(
     r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
 )  # of variables
@@ -46,6 +47,7 @@ def build_environment(
     *,
     commands: Sequence[Sequence[str]],
     files: set[str],
+    is_study: bool = False,
 ) -> api.EnvironmentIn:
     """Returns the environment of a run: of its requirements, or of the inline metadata of its script, or an
     interpreter of this machine.
@@ -73,7 +75,9 @@ def build_environment(
         if required is not None:
             notify(f"the environment is built from the inline metadata of {name}")
     if required is None:
-        return _checked_interpreter(scripts, folder, interpreter or caller_interpreter(os.environ), notify)
+        interpreter = interpreter or caller_interpreter(os.environ)
+        oldest = MIN_STUDY_PYTHON if is_study else MIN_SCRIPT_PYTHON
+        return _checked_interpreter(scripts, folder, interpreter, notify, oldest)
     files.update(required.files)
     data = required.requirements.encode()
     reject_secrets(name, data)
@@ -192,11 +196,11 @@ def _scripts(commands: Sequence[Sequence[str]], folder: Path) -> list[str]:
 
 
 def _checked_interpreter(
-    scripts: Sequence[str], folder: Path, interpreter: str, notify: Notify
+    scripts: Sequence[str], folder: Path, interpreter: str, notify: Notify, oldest: tuple[int, int]
 ) -> api.EnvironmentIn:
     version = interpreter_version(interpreter)
     if version is not None:
-        _check_sdk_version(scripts, folder, interpreter, version)
+        _check_sdk_version(scripts, folder, interpreter, version, oldest)
         for name, requires in _required_versions(scripts, folder):
             if is_too_old(version, requires):
                 raise _too_old(interpreter, version, name, requires)
@@ -236,14 +240,18 @@ def _required_versions(scripts: Sequence[str], folder: Path) -> Iterator[tuple[s
 
 
 def _check_sdk_version(
-    scripts: Sequence[str], folder: Path, interpreter: str, version: tuple[int, int]
+    scripts: Sequence[str],
+    folder: Path,
+    interpreter: str,
+    version: tuple[int, int],
+    oldest: tuple[int, int],
 ) -> None:
     """Raises SpecError for a script that imports `hopyard` in an interpreter that is too old for it."""
-    if version >= MIN_PYTHON:
+    if version >= oldest:
         return
     for script in scripts:
         if _SDK_IMPORT.search((folder / script).read_bytes()):
-            own = ".".join(map(str, MIN_PYTHON))
+            own = ".".join(map(str, oldest))
             raise SpecError(
                 f"{script} imports hopyard, which needs Python {own}; {interpreter} is Python "
                 f"{version[0]}.{version[1]}",

@@ -74,6 +74,7 @@ def submit_run(
             notify,
             commands=commands,
             files=files,
+            is_study=spec is not None,
         )
         places = [dataset.path for dataset in request.datasets]
         tree = pack_code(

@@ -8,10 +8,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hopyard.backports import dataclass
 from hopyard.domain.text_decoding import decode_text
 from hopyard.errors import SpecError
 from hopyard.private_files import (

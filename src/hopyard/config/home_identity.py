@@ -5,8 +5,9 @@ for the other."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from hopyard.backports import dataclass
 from hopyard.config.home import Home
 from hopyard.private_files import write_atomically
 

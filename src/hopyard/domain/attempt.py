@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
-from enum import StrEnum
 
+from hopyard.backports import StrEnum, dataclass
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.peer_failure import is_peer_failure
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hopyard.backports import dataclass
 from hopyard.domain.ids import RunId
 
 EVALUATION_VARIABLE = "HOPYARD_EVALUATION"  # of the processes of an evaluating run: an EvaluationSpec as JSON

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
 
+from hopyard.backports import StrEnum, dataclass, zip
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, PoolName, QueueName
 from hopyard.domain.resources import WHOLE_GPU, Resources
 

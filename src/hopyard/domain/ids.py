@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NewType
 
+from hopyard.backports import dataclass
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from hopyard.backports import dataclass
 from hopyard.domain.evaluation import EvaluationSpec
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId

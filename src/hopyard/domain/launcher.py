@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from hopyard.backports import StrEnum, dataclass
 
 
 class Launcher(StrEnum):

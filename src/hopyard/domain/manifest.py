@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from hopyard.backports import dataclass
 from hopyard.domain.encoded_path import check_encoded_path, is_encoded
 from hopyard.domain.ids import Digest, is_digest
 from hopyard.domain.path_check import check_path, link_stays_inside, parent_paths, repository_folders

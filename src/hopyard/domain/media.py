@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import field
+
+from hopyard.backports import StrEnum, dataclass
 
 MAX_MEDIA_BYTES = 2**30  # default limit of a replica
 MAX_ITEM_BYTES = 64 * 2**20
@@ -97,7 +98,7 @@ def decode_record(fields: Mapping[str, object]) -> MediaRecord | None:
         return None
     if not (_is_whole(step, -(2**63)) and _is_whole(index, 0) and _is_whole(offset, 0)):
         return None
-    if not (_is_whole(size, 0) and isinstance(time, int | float) and 0 <= time < 1e11):
+    if not (_is_whole(size, 0) and isinstance(time, (int, float)) and 0 <= time < 1e11):
         return None
     try:
         kind = MediaKind(str(fields.get("kind")))
@@ -118,7 +119,7 @@ def decode_record(fields: Mapping[str, object]) -> MediaRecord | None:
         {
             key: float(value)
             for key, value in details.items()
-            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**53
         }
         if isinstance(details, dict)
         else {},

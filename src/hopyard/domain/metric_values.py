@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Literal, get_args
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
-MetricValue = float | NonFinite
+if sys.version_info >= (3, 10):
+    MetricValue = float | NonFinite
+else:  # annotations, which name it, are not evaluated
+    MetricValue = object
 
 
 def encode_value(value: float) -> MetricValue:

@@ -9,9 +9,9 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from hopyard.backports import dataclass, zip
 from hopyard.errors import SpecError
 
 NOTEBOOK_SUFFIX = ".ipynb"
@@ -140,7 +140,7 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, object]]:
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or value is None:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or value is None:
             continue
         for target in targets:
             if isinstance(target, ast.Name):

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
+from hopyard.backports import StrEnum, dataclass
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run_environment import MASKED_VALUE
 from hopyard.domain.text import escape

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import field, replace
 from typing import Any
 
+from hopyard.backports import StrEnum, dataclass
 from hopyard.domain.command_template import fill_template, placeholder_names
 
-ParamValue = str | int | float | bool | None
+if sys.version_info >= (3, 10):
+    ParamValue = str | int | float | bool | None
+else:  # annotations, which name it, are not evaluated
+    ParamValue = object
 _MAX_COUNT = 100  # of the words of one option
 SHELL_SOURCE = "variables of "  # begins the source of a form that a shell script shows
 
@@ -239,25 +243,23 @@ def _ended_list(words: Sequence[str]) -> list[str]:
 def option_words(option: ScriptOption, value: ParamValue, style: ParamStyle = ParamStyle.ARGS) -> list[str]:
     """Returns the arguments that give one option its value."""
     text = format_param(value, style)
-    match option.kind:
-        case OptionKind.FLAG if is_true(value) is not None:
-            return [word for word in [option.word if is_true(value) else option.off] if word]
-        case OptionKind.COUNT if isinstance(value, int) and 0 <= value <= _MAX_COUNT:
-            return [option.word] * value
-        case OptionKind.JOINED | OptionKind.FLAG | OptionKind.COUNT:
-            return [f"{option.word}={text}"]
-        case OptionKind.LIST:
-            return [option.word, *split_list(text)]
-        case OptionKind.REPEATED:
-            return [word for each in split_list(text) for word in (option.word, each)]
-        case OptionKind.POSITIONAL:
-            return [text]
-        case OptionKind.REMAINDER:
-            return [*([option.word] if option.word.startswith("-") else []), *text.split()]
-        case _ if text.startswith("-") and option.word.startswith("--"):
-            return [f"{option.word}={text}"]  # a separate word would be taken for an option
-        case _:
-            return [option.word, text]
+    if option.kind is OptionKind.FLAG and is_true(value) is not None:
+        return [word for word in [option.word if is_true(value) else option.off] if word]
+    if option.kind is OptionKind.COUNT and isinstance(value, int) and 0 <= value <= _MAX_COUNT:
+        return [option.word] * value
+    if option.kind in (OptionKind.JOINED, OptionKind.FLAG, OptionKind.COUNT):
+        return [f"{option.word}={text}"]
+    if option.kind is OptionKind.LIST:
+        return [option.word, *split_list(text)]
+    if option.kind is OptionKind.REPEATED:
+        return [word for each in split_list(text) for word in (option.word, each)]
+    if option.kind is OptionKind.POSITIONAL:
+        return [text]
+    if option.kind is OptionKind.REMAINDER:
+        return [*([option.word] if option.word.startswith("-") else []), *text.split()]
+    if text.startswith("-") and option.word.startswith("--"):
+        return [f"{option.word}={text}"]  # a separate word would be taken for an option
+    return [option.word, text]
 
 
 def _split_by_place(

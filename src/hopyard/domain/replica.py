@@ -4,9 +4,10 @@ section 4)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import field, replace
+from datetime import datetime
 
+from hopyard.backports import UTC, dataclass
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.resources import WHOLE_GPU

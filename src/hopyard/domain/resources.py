@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from hopyard.backports import dataclass
 
 WHOLE_GPU = 1000  # thousandths of one GPU
 

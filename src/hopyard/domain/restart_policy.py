@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
+from hopyard.backports import StrEnum, dataclass
 from hopyard.domain.attempt import Exit, ExitKind
 
 MAX_RESTARTS = 1000  # the largest limit

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
+from hopyard.backports import StrEnum, dataclass
 from hopyard.domain.attempt import Exit
 from hopyard.domain.evaluation import EvaluationSpec
 from hopyard.domain.gang import ANY_NODE, DEFAULT_PRIORITY, Gang, NodeSelector, Role, Topology

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hopyard.backports import dataclass
 from hopyard.domain.media import MAX_INDEX_BYTES
 from hopyard.domain.run import RunSpec
 

@@ -41,7 +41,7 @@ def _similarity_bound(first: str, second: str) -> float:
     for character in second:
         matches = rest & positions.get(character, 0)
         rest = (rest + matches | rest - matches) & all_bits
-    return 2 * (len(first) - rest.bit_count()) / (len(first) + len(second))
+    return 2 * (len(first) - bin(rest).count("1")) / (len(first) + len(second))
 
 
 def closest_name(given_name: str, candidates: Iterable[str]) -> str | None:

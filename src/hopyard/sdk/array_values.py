@@ -43,7 +43,7 @@ def to_numpy(data: Any) -> Any:
 
 def nested_shape(data: Any) -> tuple[int, ...]:
     """Returns the shape of nested lists. Raises SpecError if rows differ in length."""
-    if not isinstance(data, list | tuple):
+    if not isinstance(data, (list, tuple)):
         return ()
     shapes = {nested_shape(item) for item in data}
     if len(shapes) != 1:
@@ -55,7 +55,7 @@ def nested_shape(data: Any) -> tuple[int, ...]:
 
 def flatten(data: Any) -> Iterator[Any]:
     """Yields the numbers of nested lists."""
-    if isinstance(data, list | tuple):
+    if isinstance(data, (list, tuple)):
         for item in data:
             yield from flatten(item)
     else:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from hopyard.backports import dataclass
 from hopyard.errors import SpecError
 
 RULES: Mapping[str, Callable[[float], float]] = {"linear": float, "sqrt": math.sqrt}
@@ -171,7 +171,7 @@ def _check_count(what: str, value: object, hint: str, *, least: int = 1) -> None
 
 def _is_rate(value: object, *, minimum: float) -> bool:
     return (
-        isinstance(value, int | float)
+        isinstance(value, (int, float))
         and not isinstance(value, bool)
         and math.isfinite(value)
         and value >= minimum

@@ -13,9 +13,10 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from hopyard.backports import dataclass
 from hopyard.domain.metric_values import decode_value, encode_values
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import make_folder, open_file

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -65,11 +66,16 @@ def _parse_datasets_variable(text: str | None) -> dict[str, str]:
 def _fetch_newest(name: str, recorder: DatasetRecorder) -> Path:
     """Downloads the newest version from the server through this machine's cache; only under plain
     `python`."""
+    variable_hint = f"""or set its folder: HOPYARD_DATASETS='{{"{name}": "/its/folder"}}'"""
+    if sys.version_info < (3, 11):
+        raise NotFound(
+            f"the dataset `{name}` cannot be downloaded: this needs Python 3.11 or newer",
+            hints=(f"start the script with `hop run -d {name}`, {variable_hint}",),
+        )
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import Digest
 
     home = Home.default()
-    variable_hint = f"""or set its folder: HOPYARD_DATASETS='{{"{name}": "/its/folder"}}'"""
     try:
         client = connect(start=home.database.exists(), home=home)
     except ServerUnavailable as error:

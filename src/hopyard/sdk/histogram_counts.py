@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
+from hopyard.backports import pairwise, zip
 from hopyard.domain.metric_values import encode_value
 from hopyard.errors import SpecError
 from hopyard.sdk.array_values import flatten, is_array, to_numpy

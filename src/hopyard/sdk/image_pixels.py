@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from typing import Any
 
+from hopyard.backports import dataclass
 from hopyard.errors import SpecError
 from hopyard.sdk.array_values import (
     clip_to_bytes,

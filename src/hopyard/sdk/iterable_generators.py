@@ -126,7 +126,7 @@ def _items(value: object) -> Iterable[tuple[str, object]]:
     """Returns the value itself, or those in a short list or dict, each with the end of its path."""
     if isinstance(value, _PLAIN_TYPES):
         return ()
-    if isinstance(value, list | tuple | dict):
+    if isinstance(value, (list, tuple, dict)):
         if len(value) > _MAX_ITEMS:
             return ()
         pairs = value.items() if isinstance(value, dict) else enumerate(value)

@@ -8,13 +8,16 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from hopyard.domain.run import UNSTORED
 from hopyard.domain.stream_limits import OUTPUT_STREAMS, STREAMS, StreamLimits
 from hopyard.private_files import open_file
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
+
+if TYPE_CHECKING:
+    from typing import Self
 
 # summaries that are sent instead of the rest of a long stream; rebuilt for each sync, with the same content
 _SUMMARY_DIR = "reports"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hopyard.backports import zip
 from hopyard.sdk.restored_hyperparameters import (
     CURRENT_RATES,
     Settings,

@@ -11,9 +11,10 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from hopyard.backports import dataclass
 from hopyard.domain.media import JSON_TYPE, TEXT_TYPE, MediaKind
 from hopyard.errors import SpecError
 from hopyard.sdk.array_values import (
@@ -66,9 +67,9 @@ class Media(ABC):
 
     def _encode_file(self, types: Sequence[str], what: str) -> EncodedMedia | None:
         """Returns the content of a file or of bytes; None for other data."""
-        if isinstance(self._data, str | os.PathLike):
+        if isinstance(self._data, (str, os.PathLike)):
             data = read_file(self._data)
-        elif isinstance(self._data, bytes | bytearray | memoryview):
+        elif isinstance(self._data, (bytes, bytearray, memoryview)):
             data = bytes(self._data)
         else:
             return None
@@ -95,7 +96,7 @@ class Image(Media):
             return [_encode_png(pil_to_png(self._data))]
         if is_figure(self._data):
             return [_encode_png(figure_to_png(self._data))]
-        if isinstance(self._data, list | tuple) and any(is_array(x) or is_pil_image(x) for x in self._data):
+        if isinstance(self._data, (list, tuple)) and any(is_array(x) or is_pil_image(x) for x in self._data):
             return [part for item in self._data for part in Image(item).encode()]
         return [_encode_png(image.to_png()) for image in to_images(self._data)]
 
@@ -236,7 +237,7 @@ def to_media_list(value: object) -> list[Media] | None:
     """Returns the media of a value of `hop.log`: one, or the panel of a list; None for any other value."""
     if isinstance(value, Media):
         return [value]
-    if isinstance(value, list | tuple) and value and all(isinstance(item, Media) for item in value):
+    if isinstance(value, (list, tuple)) and value and all(isinstance(item, Media) for item in value):
         return list(value)
     return None
 

@@ -8,6 +8,7 @@ import math
 import operator
 import os
 import struct
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, SupportsFloat, SupportsIndex
@@ -32,8 +33,11 @@ class ScalarTensor(Protocol):
     def item(self) -> object: ...
 
 
-Number = SupportsFloat | SupportsIndex | ScalarTensor  # what a metric may be
-Loggable = Number | Media | Sequence[Media]  # what may be logged
+if sys.version_info >= (3, 10):
+    Number = SupportsFloat | SupportsIndex | ScalarTensor  # what a metric may be
+    Loggable = Number | Media | Sequence[Media]  # what may be logged
+else:  # annotations, which name them, are not evaluated
+    Number = Loggable = object
 MediaWriter = Callable[[int, str, Sequence[Media]], None]  # receives step, name and media
 
 
@@ -173,17 +177,17 @@ def to_float(name: str, value: object) -> float:
     """Returns `value` as a float. Raises SpecError unless it is one number: a float, an int, a tensor or
     array of one element.
     """
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         try:
             return float(value)
         except OverflowError:
             return math.inf if value > 0 else -math.inf
-    if isinstance(value, str | bytes | complex) or value is None:
+    if isinstance(value, (str, bytes, complex)) or value is None:
         raise _number_error(name, value)
     item = getattr(value, "item", None)
     try:
         scalar = item() if callable(item) else value
-        if isinstance(scalar, str | bytes | complex) or scalar is None:
+        if isinstance(scalar, (str, bytes, complex)) or scalar is None:
             raise _number_error(name, value)
         return float(scalar)  # type: ignore[arg-type]  # float() raises for an unsuitable type
     except (TypeError, ValueError, RuntimeError) as error:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
+from hopyard.backports import StrEnum
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.private_files import open_file
 from hopyard.sdk import rng_state

@@ -12,11 +12,12 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from hopyard.backports import UTC
 from hopyard.config.home import Home
 from hopyard.errors import SpecError
 from hopyard.private_files import make_folder, open_file, write_atomically
@@ -167,7 +168,7 @@ def _run_metadata(run_id: str) -> dict[str, Any]:
     return {
         "id": run_id,
         "project": os.path.basename(folder),
-        "argv": list(sys.orig_argv),
+        "argv": list(getattr(sys, "orig_argv", [sys.executable, *sys.argv])),
         "cwd": folder,
         "interpreter": sys.executable,
         "python": ".".join(map(str, sys.version_info[:3])),

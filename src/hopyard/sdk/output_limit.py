@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from hopyard.backports import dataclass
 from hopyard.config.units import format_memory
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.sdk.punch_hole import BLOCK_BYTES, punch_hole

@@ -227,7 +227,7 @@ def _plain_scalar(value: object) -> object:
 
 
 def _as_json(value: object) -> str | None:
-    if not isinstance(value, list | tuple | dict):
+    if not isinstance(value, (list, tuple, dict)):
         return None
     try:
         return json.dumps(value)
@@ -258,7 +258,7 @@ def _convert_container(value: ParamValue, default: list[Any] | tuple[Any, ...] |
         return parsed
     if isinstance(parsed, dict) or parsed is None:
         raise ValueError
-    elements = list(parsed) if isinstance(parsed, list | tuple) else [parsed]
+    elements = list(parsed) if isinstance(parsed, (list, tuple)) else [parsed]
     if default and all(type(part) is type(default[0]) for part in default) and _is_scalar(default[0]):
         elements = [convert_override("", part, default[0]) for part in elements]
     return type(default)(elements) if type(default) in (list, tuple) else elements
@@ -270,7 +270,7 @@ def convert_override(name: str, value: ParamValue, default: object) -> Any:
         return value
     expected = type(default)
     try:
-        if isinstance(default, list | tuple | dict):
+        if isinstance(default, (list, tuple, dict)):
             return _convert_container(value, default)
         if expected is bool:
             return _to_bool(value)

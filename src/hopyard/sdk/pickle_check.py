@@ -86,7 +86,7 @@ def _find_part(value: object, path: str, reason: str, depth: int) -> tuple[str, 
 def _parts(value: object, path: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         yield from ((f"{path}[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, (list, tuple, set, frozenset)):
         yield from ((f"{path}[{index}]", part) for index, part in enumerate(value))
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict):

@@ -177,7 +177,7 @@ class PromptSession:
                 data = self._connection.recv(frames.DATA_BYTES)
                 for kind, payload in self._reader.feed(data):
                     self._accept(kind, payload)
-            except socket.timeout:  # noqa: UP041  # of Python 3.9
+            except socket.timeout:  # of Python 3.9
                 continue
             except (OSError, FrameError):
                 break

@@ -13,10 +13,11 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
+from hopyard.backports import dataclass
 from hopyard.config.units import format_memory
 from hopyard.domain.metric_records import (
     MAX_RECORD_BYTES,

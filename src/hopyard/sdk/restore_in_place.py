@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hopyard.backports import zip
 from hopyard.errors import SpecError
 
 _SEQUENCE_TYPES = (list, bytearray, deque)

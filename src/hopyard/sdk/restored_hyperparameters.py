@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hopyard.backports import zip
 from hopyard.sdk.warn_once import warn_once
 
 Settings = dict[str, list[dict[str, Any]]]  # by name: of each group of an optimizer, or of a scheduler
@@ -124,7 +125,7 @@ def _tuned_objects(objects: Mapping[Any, Any], prefix: str = "", depth: int = 0)
         if _is_optimizer(value) or _is_scheduler(value):
             yield f"{prefix}{name}", value
             parts = getattr(value, "_schedulers", None)  # of a sequence of schedulers
-        if isinstance(parts, dict | list | tuple) and depth < _MAX_DEPTH:
+        if isinstance(parts, (dict, list, tuple)) and depth < _MAX_DEPTH:
             by_name = parts if isinstance(parts, dict) else dict(enumerate(parts))
             yield from _tuned_objects(by_name, f"{prefix}{name}.", depth + 1)
 
@@ -144,14 +145,14 @@ def _is_scheduler(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Returns whether a setting is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def plain_setting(value: Any) -> Any:
     """Returns the setting in the form of JSON; `...` for anything else, such as tensors of state."""
-    if value is None or isinstance(value, bool | str) or is_number(value):
+    if value is None or isinstance(value, (bool, str)) or is_number(value):
         return value
-    if isinstance(value, tuple | list):
+    if isinstance(value, (tuple, list)):
         return list(value) if len(value) <= 64 and all(is_number(part) for part in value) else ...
     if callable(getattr(value, "item", None)) and getattr(value, "shape", None) == ():
         return value.item()

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from hopyard.backports import zip
+
 
 def capture() -> dict[str, Any]:
     """Returns the states of the generators that are in use; PyTorch states are tensors."""

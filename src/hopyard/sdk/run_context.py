@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hopyard.backports import dataclass
 
 if TYPE_CHECKING:
     from hopyard.domain.run import ParamValue

@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable
 from typing import IO, Any
 
+from hopyard.backports import zip
 from hopyard.sdk.safe_values import LIST_TYPES, MAPPING_TYPES, NEWOBJ, SafeValues, corrupt_value_error
 
 

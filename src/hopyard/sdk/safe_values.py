@@ -21,9 +21,9 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from hopyard.backports import dataclass, zip
 from hopyard.errors import IntegrityError, SpecError
 
 _MAX_DEPTH = 100  # of nested tuples in a key: Python hashes them recursively, without a limit
@@ -523,7 +523,7 @@ def _child_values(value: Any) -> Iterable[Any]:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None and kind is numpy.ndarray:
         return value.ravel().tolist() if value.dtype.hasobject else ()
-    if numpy is not None and isinstance(value, numpy.generic | numpy.dtype):
+    if numpy is not None and isinstance(value, (numpy.generic, numpy.dtype)):
         return ()
     if torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
         return vars(value).values()  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hopyard.backports import zip
 from hopyard.domain.metric_values import encode_value
 from hopyard.errors import SpecError
 
