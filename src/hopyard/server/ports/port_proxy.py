@@ -29,6 +29,7 @@ from hopyard.server.ports.port_headers import (
     PublicAddress,
     cookie_value,
     find_header,
+    is_chunked,
     request_head,
     response_headers,
     switch_head,
@@ -241,7 +242,7 @@ def _origin(scope: Scope) -> str:
 def _head(scope: Scope, public: PublicAddress, upgrade: bytes) -> bytes:
     path = _raw_path(scope)[len(public.prefix) :]
     query = b"?" + scope["query_string"] if scope["query_string"] else b""
-    chunked = find_header(scope["headers"], b"transfer-encoding").lower().endswith(b"chunked")
+    chunked = is_chunked(scope["headers"])
     return request_head(
         scope["method"], path + query, scope["headers"], public, upgrade=upgrade, chunked=chunked
     )
@@ -250,7 +251,7 @@ def _head(scope: Scope, public: PublicAddress, upgrade: bytes) -> bytes:
 async def _send_body(scope: Scope, receive: Receive, writer: StreamWriter) -> None:
     """Sends the body of the request to the script, then waits for the end of the client's connection, with
     which the script's connection ends."""
-    chunked = find_header(scope["headers"], b"transfer-encoding").lower().endswith(b"chunked")
+    chunked = is_chunked(scope["headers"])
     has_more = True
     with suppress(OSError, RuntimeError):  # the script closed the connection: its response has the reason
         while True:
