@@ -77,7 +77,9 @@ def test_the_length_of_a_body_is_kept() -> None:
     assert b"content-length: 5" in lines
     headers = [(b"transfer-encoding", b"identity"), (b"transfer-encoding", b"chunked")]
     lines = _lines(request_head("POST", b"/", headers, OWN, upgrade=b"", chunked=is_chunked(headers)))
-    assert [line for line in lines if line.startswith(b"transfer-encoding")] == [b"transfer-encoding: chunked"]
+    assert [line for line in lines if line.startswith(b"transfer-encoding")] == [
+        b"transfer-encoding: chunked"
+    ]
 
 
 def test_a_foreign_origin_is_kept() -> None:

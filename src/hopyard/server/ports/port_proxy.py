@@ -136,7 +136,7 @@ class PortProxy:
         upgrade = _requested_upgrade(scope["headers"])
         async with self._connection(port) as (reader, writer):
             if upgrade == TCP_PROTOCOL:
-                await self._tunnel(scope, (reader, writer), TCP_HEAD)
+                await self._tunnel(scope, port, (reader, writer), TCP_HEAD)
                 return
             upstream = PortUpstream(reader, writer, is_head=scope["method"] == "HEAD")
             public = PublicAddress(
@@ -151,7 +151,7 @@ class PortProxy:
                 await _read_head(upstream, UPGRADE_S)
                 if upstream.switches_protocol:
                     head = switch_head(upstream.headers, public, upgrade)
-                    await self._tunnel(scope, (reader, writer), head + upstream.rest)
+                    await self._tunnel(scope, port, (reader, writer), head + upstream.rest)
                     return
                 await _send_response(scope, upstream, public, send, closes=True)
                 return
@@ -164,13 +164,16 @@ class PortProxy:
                 with suppress(asyncio.CancelledError):
                     await body
 
-    async def _tunnel(self, scope: Scope, port: tuple[StreamReader, StreamWriter], head: bytes) -> None:
+    async def _tunnel(
+        self, scope: Scope, port: OpenPort, stream: tuple[StreamReader, StreamWriter], head: bytes
+    ) -> None:
         """Sends the client the head of the response, and then passes bytes in both directions."""
         client = take_over_stream(scope["state"][TUNNEL_KEY])
         self._writers.add(client[1])
         try:
             client[1].write(head)
-            await relay(client, port, idle_s=IDLE_S)
+            with self._services.token_connections.opened(port.caller, client[1].transport.abort):
+                await relay(client, stream, idle_s=IDLE_S)
         finally:
             self._writers.discard(client[1])
 
@@ -189,7 +192,10 @@ class PortProxy:
             reader, writer = await self._services.connect_port(port.attempt, port.address.rank, port.number)
             self._writers.add(writer)
             try:
-                with self._services.connections.connected(run):
+                with (
+                    self._services.connections.connected(run),
+                    self._services.token_connections.opened(port.caller, writer.transport.abort),
+                ):
                     yield reader, writer
             finally:
                 self._writers.discard(writer)
