@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.run_port import SOCKET_FOLDER, socket_path
-from hopyard.engines.local.listeners import Listener, SocketOwners, find_listeners, is_descendant
+from hopyard.engines.local.port_listener import Listener, SocketOwners, find_listeners, is_descendant
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.errors import PortUnreachable
 from hopyard.private_files import open_below

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from hopyard.engines.local.listeners import SocketOwners, find_listeners, is_descendant, read_listeners
+from hopyard.engines.local.port_listener import SocketOwners, find_listeners, is_descendant, read_listeners
 
 LISTEN = """
 import socket, sys
