@@ -273,7 +273,7 @@ def test_connections_end_with_their_token(serving_shell: Shell, client: Client, 
     path = _path(client, run)
     token = serving_shell.hop("token", "create", "laptop", "--scope", "submit").text.split()[-1]
     address = urlsplit(client.url)
-    with socket.create_connection((address.hostname, address.port), timeout=120) as tunnel:
+    with socket.create_connection((LOCAL_HOST, address.port or 0), timeout=120) as tunnel:
         head = (
             f"GET {client.url}{path} HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {token}\r\n"
         )
