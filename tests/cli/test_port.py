@@ -101,6 +101,7 @@ asyncio.run(main())
 """
 # each process of the tests has another one: servers of different homes know nothing of each other's ports
 NAMED_PORT = choose_port(())
+SCRIPT_REQUEST = "GET /first HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -266,6 +267,24 @@ def test_other_users_cannot_open_a_port(serving_shell: Shell, client: Client, ru
     outcomes = {(record["user"] == "bob", record["outcome"]) for record in records}
     assert outcomes == {(True, "refused"), (False, "refused"), (False, "done")}
     assert [record["user"] for record in records].count("bob") == 1
+
+
+def test_connections_end_with_their_token(serving_shell: Shell, client: Client, run: str) -> None:
+    path = _path(client, run)
+    token = serving_shell.hop("token", "create", "laptop", "--scope", "submit").text.split()[-1]
+    address = urlsplit(client.url)
+    with socket.create_connection((LOCAL_HOST, address.port or 0), timeout=120) as tunnel:
+        head = (
+            f"GET {client.url}{path} HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {token}\r\n"
+        )
+        # the request of the script follows at once, behind an address that names the host
+        tunnel.sendall(f"{head}Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n{SCRIPT_REQUEST}".encode())
+        received = b""
+        while b'"uri": "/first"' not in received:
+            received += (data := tunnel.recv(65536))
+            assert data, received
+        assert serving_shell.hop("token", "revoke", "laptop").code == 0
+        assert tunnel.recv(65536) == b""
 
 
 def test_forwarded_port_serves_many_connections(serving_shell: Shell, client: Client, run: str) -> None:

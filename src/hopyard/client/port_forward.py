@@ -50,37 +50,52 @@ class PortForward:
         self._client, self._path, self._notify = client, path, notify
         self._last_message = ""
         self._end: asyncio.Future[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def run(self, listener: socket.socket) -> None:
         """Serves the socket. Raises the error of the server once the port can no longer be opened, because
         the run has ended or the caller lost the right."""
         self._end = asyncio.get_running_loop().create_future()
-        server = await asyncio.start_server(self._forward, sock=listener, limit=STREAM_BYTES)
+        server = await asyncio.start_server(self._accept, sock=listener, limit=STREAM_BYTES)
         async with server:
-            await self._end
+            try:
+                await self._end
+            finally:  # the server waits for its connections
+                for connection in self._connections:
+                    connection.cancel()
+                await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        connection = asyncio.create_task(self._forward(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
 
     async def _forward(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
-            sock = await asyncio.to_thread(self._connect)
+            sock = await self._connect()
             sock.setblocking(False)
             port = await asyncio.open_connection(sock=sock, limit=STREAM_BYTES)
         except HopyardError as error:
             writer.transport.abort()
             self._show(error)
             return
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         self._last_message = ""
         await relay((reader, writer), port, idle_s=IDLE_S)
 
-    def _connect(self) -> socket.socket:
-        """Connects through the server. Waits for a server that restarts."""
+    async def _connect(self) -> socket.socket:
+        """Connects through the server. Waits for a server that restarts, and not in a thread: Ctrl-C would
+        wait for it, too."""
         give_up_at = time.monotonic() + _RETRY_S
         while True:
             try:
-                return self._client.open_tcp(self._path)
+                return await asyncio.to_thread(self._client.open_tcp, self._path)
             except ServerUnavailable:
                 if time.monotonic() > give_up_at:
                     raise
-            time.sleep(_RETRY_INTERVAL_S)
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
     def _show(self, error: HopyardError) -> None:
         """Shows an error once, until a connection succeeds again. An error that stays ends the forwarding."""

@@ -46,6 +46,7 @@ from hopyard.server.run_progress import completed_fractions
 from hopyard.server.services import Services, refuse_console, refuse_port, wake_nothing
 from hopyard.server.signing_keys import SigningKeys
 from hopyard.server.storage_quota import StorageQuota
+from hopyard.server.token_connections import TokenConnections
 from hopyard.server.trial_access import RunReaders, TrialParents
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.leaderboard import pin_best_checkpoint
@@ -173,6 +174,7 @@ async def build_services(
         blobs=blobs,
         streams=streams,
         tokens=tokens,
+        token_connections=TokenConnections(access.list_tokens, now=clock.now),
         manifests=manifests,
         blob_access=BlobAccess(runs, blobs),
         remote_blobs=remote_blobs,

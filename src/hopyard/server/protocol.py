@@ -320,9 +320,6 @@ class LimitedProtocol(HttpToolsProtocol):
             )
             raise _RequestRefused
         hosts = [value for name, value in self.headers if name == b"host"]
-        self._passes_to_port = self.url.startswith(PATH_PREFIX.encode()) or (
-            bool(hosts) and split_port_host(hosts[0].decode("latin-1"))[0] is not None
-        )
         self._deadline = self._body_since + self._window_s
         if self._peer is not None:
             self._peer.idle.pop(self, None)
@@ -341,6 +338,10 @@ class LimitedProtocol(HttpToolsProtocol):
                 )
                 raise _RequestRefused
         super().on_headers_complete()
+        # the path of the request, which may name it with the host: `GET http://HOST/runs/…`
+        self._passes_to_port = self.scope["raw_path"].startswith(PATH_PREFIX.encode()) or (
+            bool(hosts) and split_port_host(hosts[0].decode("latin-1"))[0] is not None
+        )
         self._open_cycles.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:

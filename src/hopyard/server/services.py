@@ -34,6 +34,7 @@ from hopyard.server.queue_cache import QueueCache
 from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.run_connections import RunConnections
 from hopyard.server.storage_quota import StorageQuota
+from hopyard.server.token_connections import TokenConnections
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
@@ -71,7 +72,7 @@ class Services:
     working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
     the replicas of an attempt sync now, if the engine can. connect_port: as of `ConnectsPorts`.
     check_targets: raises SpecError for a target of notifications that the server cannot notify.
-    connect_console: as of `ConnectsConsoles`. connections: to ports and consoles.
+    connect_console: as of `ConnectsConsoles`. connections, token_connections: to ports and consoles.
     """
 
     runs: RunStore
@@ -84,6 +85,7 @@ class Services:
     blobs: Blobs
     streams: Streams
     tokens: TokenAuthenticator
+    token_connections: TokenConnections
     manifests: ManifestCheck
     blob_access: BlobAccess
     remote_blobs: RemoteBlobs

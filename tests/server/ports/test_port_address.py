@@ -34,6 +34,8 @@ def test_other_paths_are_none() -> None:
 def test_host_names_name_run_rank_and_port() -> None:
     for address in (PortAddress(RUN, "8888"), PortAddress(RUN, "80", 12)):
         assert split_port_host(f"{address.host_label}.localhost:81") == (address, "localhost:81")
+        # the API must not answer at another spelling of the name
+        assert split_port_host(f"P{address.host_label[1:].upper()}.localhost:81")[0] == address
     for host in ("localhost:81", "p8888.localhost", f"p8888-{RUN}", "plain.example.org", ""):
         assert split_port_host(host) == (None, host)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hopyard.server.ports.port_headers import (
     PublicAddress,
     cookie_value,
+    is_chunked,
     request_head,
     response_headers,
     switch_head,
@@ -59,9 +60,26 @@ def test_no_spelling_of_a_token_reaches_the_script() -> None:
         head = request_head("GET", b"/", [(b"authorization", value)], OWN, upgrade=b"", chunked=False)
         return [line.partition(b":")[0] for line in _lines(head)]
 
-    for token in (b"Bearer  hop_secret", b"bearer\thop_secret", b"BEARER hopr_secret"):
+    for token in (
+        b"Bearer  hop_secret",
+        b"bearer\thop_secret",
+        b"BEARER hopr_secret",
+        b"Bearer \xa0hop_secret",
+        b"Bearer \x85\x1fhop_secret",
+    ):
         assert b"authorization" not in names(token)
     assert b"authorization" in names(b"Bearer of_the_script")
+
+
+def test_the_length_of_a_body_is_kept() -> None:
+    headers = [(b"connection", b"content-length, close"), (b"content-length", b"5")]
+    lines = _lines(request_head("POST", b"/", headers, OWN, upgrade=b"", chunked=is_chunked(headers)))
+    assert b"content-length: 5" in lines
+    headers = [(b"transfer-encoding", b"identity"), (b"transfer-encoding", b"chunked")]
+    lines = _lines(request_head("POST", b"/", headers, OWN, upgrade=b"", chunked=is_chunked(headers)))
+    assert [line for line in lines if line.startswith(b"transfer-encoding")] == [
+        b"transfer-encoding: chunked"
+    ]
 
 
 def test_a_foreign_origin_is_kept() -> None:

@@ -77,7 +77,11 @@ class ConsoleProxy:
             try:
                 client[1].write(_HEAD)
                 writer.write(frames.json_frame(frames.START, console.start))
-                with self._services.connections.connected(run):
+                with (
+                    self._services.connections.connected(run),
+                    self._services.token_connections.opened(console.caller, client[1].transport.abort),
+                    self._services.token_connections.opened(console.caller, writer.transport.abort),
+                ):
                     await relay(client, (reader, writer), idle_s=IDLE_S)
             finally:
                 self._writers -= own

@@ -46,7 +46,7 @@ def split_port_host(host: str) -> tuple[PortAddress | None, str]:
     """Returns the address that the host name of a request names, and the rest of the host: `localhost:8080`
     of `p8888-ID.localhost:8080`. Returns None for the server's own host."""
     label, dot, rest = host.partition(".")
-    found = _LABEL.fullmatch(label) if dot and label.startswith("p") else None
+    found = _LABEL.fullmatch(label.lower()) if dot and label.startswith(("p", "P")) else None
     if found is None:
         return None, host
     return PortAddress(RunId(found["run"]), found["port"], int(found["rank"] or 0)), rest

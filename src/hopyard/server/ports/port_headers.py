@@ -30,7 +30,7 @@ _HOP_BY_HOP = frozenset(
 _FORWARDED = frozenset(
     {b"x-forwarded-prefix", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-for", b"forwarded"}
 )
-_TOKEN_PREFIXES = (b"bearer hop_", f"bearer {RUN_TOKEN_PREFIX}".encode())
+_TOKEN_PREFIXES = ("bearer hop_", f"bearer {RUN_TOKEN_PREFIX}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def request_head(
         if name in (b"host", b"content-length") or name in _FORWARDED:
             if name == b"content-length" and not chunked:
                 kept.append((name, value))
-        elif name == b"authorization" and b" ".join(value.lower().split()).startswith(_TOKEN_PREFIXES):
+        elif name == b"authorization" and _has_token(value):
             continue
         elif name == b"cookie":
             if others := _without_own_cookie(value):
@@ -118,10 +118,10 @@ def cookie_value(headers: Headers) -> str:
     """Returns the value of the cookie of this server; "" if the request has none."""
     for name, value in headers:
         if name == b"cookie":
-            for part in value.decode("latin-1").split(";"):
-                key, _, text = part.strip().partition("=")
-                if key == COOKIE_NAME:
-                    return text
+            for part in value.split(b";"):
+                key, _, text = part.strip().partition(b"=")
+                if key == COOKIE_NAME.encode():
+                    return text.decode("latin-1")
     return ""
 
 
@@ -134,7 +134,18 @@ def _end_to_end(headers: Headers) -> Iterable[tuple[bytes, bytes]]:
     named = {
         word.strip().lower() for name, value in headers if name == b"connection" for word in value.split(b",")
     }
+    named.discard(b"content-length")  # without it, the body would look like another request
     return [(name, value) for name, value in headers if name not in _HOP_BY_HOP and name not in named]
+
+
+def _has_token(value: bytes) -> bool:
+    """Returns whether a header authenticates to this server. As there, all white space counts."""
+    return " ".join(value.decode("latin-1").lower().split()).startswith(_TOKEN_PREFIXES)
+
+
+def is_chunked(headers: Headers) -> bool:
+    """Returns whether the body of a request has chunks. The parser accepts no other body with this header."""
+    return any(name == b"transfer-encoding" for name, _ in headers)
 
 
 def _without_own_cookie(value: bytes) -> bytes:

@@ -29,6 +29,7 @@ from hopyard.server.ports.port_headers import (
     PublicAddress,
     cookie_value,
     find_header,
+    is_chunked,
     request_head,
     response_headers,
     switch_head,
@@ -135,7 +136,7 @@ class PortProxy:
         upgrade = _requested_upgrade(scope["headers"])
         async with self._connection(port) as (reader, writer):
             if upgrade == TCP_PROTOCOL:
-                await self._tunnel(scope, (reader, writer), TCP_HEAD)
+                await self._tunnel(scope, port, (reader, writer), TCP_HEAD)
                 return
             upstream = PortUpstream(reader, writer, is_head=scope["method"] == "HEAD")
             public = PublicAddress(
@@ -150,7 +151,7 @@ class PortProxy:
                 await _read_head(upstream, UPGRADE_S)
                 if upstream.switches_protocol:
                     head = switch_head(upstream.headers, public, upgrade)
-                    await self._tunnel(scope, (reader, writer), head + upstream.rest)
+                    await self._tunnel(scope, port, (reader, writer), head + upstream.rest)
                     return
                 await _send_response(scope, upstream, public, send, closes=True)
                 return
@@ -163,13 +164,16 @@ class PortProxy:
                 with suppress(asyncio.CancelledError):
                     await body
 
-    async def _tunnel(self, scope: Scope, port: tuple[StreamReader, StreamWriter], head: bytes) -> None:
+    async def _tunnel(
+        self, scope: Scope, port: OpenPort, stream: tuple[StreamReader, StreamWriter], head: bytes
+    ) -> None:
         """Sends the client the head of the response, and then passes bytes in both directions."""
         client = take_over_stream(scope["state"][TUNNEL_KEY])
         self._writers.add(client[1])
         try:
             client[1].write(head)
-            await relay(client, port, idle_s=IDLE_S)
+            with self._services.token_connections.opened(port.caller, client[1].transport.abort):
+                await relay(client, stream, idle_s=IDLE_S)
         finally:
             self._writers.discard(client[1])
 
@@ -188,7 +192,10 @@ class PortProxy:
             reader, writer = await self._services.connect_port(port.attempt, port.address.rank, port.number)
             self._writers.add(writer)
             try:
-                with self._services.connections.connected(run):
+                with (
+                    self._services.connections.connected(run),
+                    self._services.token_connections.opened(port.caller, writer.transport.abort),
+                ):
                     yield reader, writer
             finally:
                 self._writers.discard(writer)
@@ -241,7 +248,7 @@ def _origin(scope: Scope) -> str:
 def _head(scope: Scope, public: PublicAddress, upgrade: bytes) -> bytes:
     path = _raw_path(scope)[len(public.prefix) :]
     query = b"?" + scope["query_string"] if scope["query_string"] else b""
-    chunked = find_header(scope["headers"], b"transfer-encoding").lower().endswith(b"chunked")
+    chunked = is_chunked(scope["headers"])
     return request_head(
         scope["method"], path + query, scope["headers"], public, upgrade=upgrade, chunked=chunked
     )
@@ -250,7 +257,7 @@ def _head(scope: Scope, public: PublicAddress, upgrade: bytes) -> bytes:
 async def _send_body(scope: Scope, receive: Receive, writer: StreamWriter) -> None:
     """Sends the body of the request to the script, then waits for the end of the client's connection, with
     which the script's connection ends."""
-    chunked = find_header(scope["headers"], b"transfer-encoding").lower().endswith(b"chunked")
+    chunked = is_chunked(scope["headers"])
     has_more = True
     with suppress(OSError, RuntimeError):  # the script closed the connection: its response has the reason
         while True:

@@ -125,6 +125,7 @@ def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             old_token.id, hash_token(secret), now=now, expires_at=expires_at
         )
         services.tokens.clear_user_cache()
+        await services.token_connections.abort_invalid()
         return NewTokenOut(_to_out(services, request.caller, new_token), secret)
 
     async def revoke(request: ApiRequest[Empty, Empty]) -> TokenOut:
@@ -148,6 +149,7 @@ def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         revoked = await services.access.remove_token(token.id)
         services.tokens.clear_user_cache()
+        await services.token_connections.abort_invalid()
         return _to_out(services, request.caller, revoked)
 
     path = "/tokens/{token}"

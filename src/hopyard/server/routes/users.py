@@ -105,6 +105,7 @@ def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             raise no_such_user_error(name, users)
         tokens = await services.access.remove_user(name) if name in users else 0
         services.tokens.clear_user_cache()
+        await services.token_connections.abort_invalid()
         live = await _list_live_runs(services, name)
         if request.query.stop_runs:
             for run in live:

@@ -1,0 +1,67 @@
+"""The open connections to ports and consoles, by the token of their user.
+
+A connection may stay open for days. It ends when its token is revoked, expires, or its user is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from hopyard.domain.access import Scope, Token, expand_scopes
+from hopyard.errors import HopyardError
+from hopyard.server.authentication import Caller
+
+_CHECK_INTERVAL_S = 5.0  # for tokens that expire, or that another server of the database revokes
+log = logging.getLogger("hopyard.server")
+
+
+class TokenConnections:
+    """list_tokens: as of `AccessStore`."""
+
+    def __init__(
+        self, list_tokens: Callable[[str], Awaitable[Sequence[Token]]], *, now: Callable[[], datetime]
+    ) -> None:
+        self._list_tokens, self._now = list_tokens, now
+        self._open: dict[object, tuple[Caller, Callable[[], None]]] = {}
+        self._checks: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def opened(self, caller: Caller, abort: Callable[[], None]) -> Iterator[None]:
+        """Calls `abort` once the caller's token is no longer valid, until the end of the context."""
+        key = object()
+        self._open[key] = caller, abort
+        if self._checks is None:
+            self._checks = asyncio.create_task(self._check_periodically())
+        try:
+            yield
+        finally:
+            del self._open[key]
+            if not self._open and self._checks is not None:
+                self._checks.cancel()
+                self._checks = None
+
+    async def abort_invalid(self) -> None:
+        """Aborts the connections of tokens that are no longer valid."""
+        for user in {caller.user for caller, _ in self._open.values()}:
+            tokens = await self._list_tokens(user)
+            now = self._now()
+            valid = {
+                token.id
+                for token in tokens
+                if not token.is_expired(now) and Scope.SUBMIT in expand_scopes(token.scopes)
+            }
+            for caller, abort in list(self._open.values()):
+                if caller.user == user and caller.token not in valid:
+                    abort()
+
+    async def _check_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            try:
+                await self.abort_invalid()
+            except HopyardError as error:  # a database that is down
+                log.info("the tokens of open connections were not checked: %s", error.message)
