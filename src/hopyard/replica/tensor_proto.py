@@ -6,7 +6,6 @@ import math
 import struct
 from typing import NamedTuple
 
-from hopyard.domain.media import MAX_ITEM_BYTES
 from hopyard.replica.protobuf import (
     Buffer,
     FieldBudget,
@@ -39,7 +38,7 @@ _SIGNED = frozenset({3, 5, 6, 9})
 _STRING = 7
 _STRINGS = 8  # the field string_val
 _MAX_DIMENSIONS = 254  # as in TensorFlow
-_MAX_ELEMENTS = 300_000  # of a list of numbers or texts
+_MAX_ELEMENTS = 300_000  # of a list of numbers
 
 
 class TensorTexts(NamedTuple):
@@ -117,7 +116,8 @@ def _packed(value: int | Buffer, form: str) -> float | None:
 
 
 def texts_of_tensor(data: Buffer, budget: FieldBudget) -> TensorTexts | None:
-    """Returns the elements of a tensor of strings; None for another tensor. Raises MalformedMessage."""
+    """Returns the elements of a tensor of strings; None for another tensor, and for one that stores equal
+    elements once: a few bytes would become millions. Raises MalformedMessage."""
     kind, shape, texts = 0, tuple[int, ...](), list[Buffer]()
     for number, _, value in iterate_fields(data, budget):
         if number == 1 and isinstance(value, int):
@@ -126,12 +126,7 @@ def texts_of_tensor(data: Buffer, budget: FieldBudget) -> TensorTexts | None:
             shape = _dimensions(value, budget)
         elif number == _STRINGS and not isinstance(value, int):
             texts.append(value)
-    count = _count(shape)
-    if len(texts) == 1 < count:  # of equal elements, one is stored
-        if len(texts[0]) * count > MAX_ITEM_BYTES:
-            raise MalformedMessage("a tensor is too large")
-        texts *= count
-    return TensorTexts(shape, texts) if kind == _STRING and len(texts) == count else None
+    return TensorTexts(shape, texts) if kind == _STRING and len(texts) == math.prod(shape) else None
 
 
 def numbers_of_tensor(data: Buffer, budget: FieldBudget) -> TensorNumbers | None:
@@ -145,20 +140,10 @@ def numbers_of_tensor(data: Buffer, budget: FieldBudget) -> TensorNumbers | None
             shape = _dimensions(value, budget)
         elif number in (4, _FLOATS, _DOUBLES) and not isinstance(value, int):
             parts.append(value)
-    count, content = _count(shape), b"".join(parts)
+    count, content = math.prod(shape), b"".join(parts)
     form = {1: "f", 2: "d"}.get(kind)
     if form is None:
         return None
-    size = struct.calcsize(f"<{form}")
-    if len(content) == size < size * count:  # of equal elements, one is stored
-        content *= count
-    if len(content) != size * count:
+    if count > _MAX_ELEMENTS or len(content) != struct.calcsize(f"<{form}") * count:
         return None
     return TensorNumbers(shape, struct.unpack(f"<{count}{form}", content))
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = math.prod(shape)
-    if count > _MAX_ELEMENTS:
-        raise MalformedMessage("a tensor has too many elements")
-    return count
