@@ -317,7 +317,7 @@ class TensorBoardTail:
                 wait_s = _RETRY_INTERVAL_S
             if not is_last:
                 self._stop.wait(wait_s)
-            elif not self._has_unwritten():
+            elif not self._has_unwritten() or not self._folder.streams.is_dir():
                 return
             else:  # the disk may have space again before the timeout
                 self._abandoned.wait(_POLL_INTERVAL_S)
@@ -408,6 +408,7 @@ def follow_event_files(
         continued_places=continued_places if has_view else (),
         metric_lines=launch.metric_lines if resume is None else (),
         max_media_bytes=node.max_media_bytes,
-        given_params=launch.params if launch.rank == 0 else None,
+        # those that the trials of a study write are not parameters of its run
+        given_params=launch.params if launch.rank == 0 and launch.study is None else None,
         resume=resume,
     )
