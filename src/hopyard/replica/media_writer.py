@@ -24,7 +24,7 @@ from hopyard.domain.media import (
 from hopyard.domain.metric_records import MAX_NAME_BYTES
 from hopyard.domain.stream_limits import MEDIA_DATA_STREAM, MEDIA_STREAM
 from hopyard.private_files import open_below
-from hopyard.replica.replica_dir import ReplicaDir, ShortWrite
+from hopyard.replica.replica_dir import PartialWrite, ReplicaDir
 from hopyard.replica.summary_values import MediaValue
 
 _MAX_KNOWN_DIGESTS = 10_000
@@ -125,7 +125,7 @@ class MediaWriter:
     def _append_line(self, line: bytes) -> None:
         try:
             self._folder.append(MEDIA_STREAM, line)
-        except ShortWrite as error:
+        except PartialWrite as error:
             # a part of a line is never shipped, and would damage the next one
             descriptor = open_below(self._folder.root, f"streams/{MEDIA_STREAM}", os.O_RDWR)
             try:

@@ -23,7 +23,7 @@ class WireType(IntEnum):
 
 
 @dataclass(slots=True)
-class FieldBudget:
+class FieldLimit:
     """How many fields of one record may still be read. A record of millions of tiny fields would take
     minutes."""
 
@@ -37,7 +37,7 @@ class FieldBudget:
 
 
 def iterate_fields(
-    data: Buffer, budget: FieldBudget | None = None
+    data: Buffer, budget: FieldLimit | None = None
 ) -> Iterator[tuple[int, WireType, int | Buffer]]:
     """Yields number, wire type and value of each field: an int for VARINT, a part of `data` for the others.
     Raises MalformedMessage."""

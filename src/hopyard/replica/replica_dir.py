@@ -55,7 +55,7 @@ class SafePointExit:
     why: str = ""
 
 
-class ShortWrite(OSError):
+class PartialWrite(OSError):
     """A full disk, or a quota on it, took only the first `written` bytes of a record."""
 
     def __init__(self, written: int) -> None:
@@ -249,7 +249,7 @@ class ReplicaDir:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             written = os.write(descriptor, record)
             if written < len(record):
-                raise ShortWrite(written)
+                raise PartialWrite(written)
             return os.lseek(descriptor, 0, os.SEEK_CUR)
         finally:
             os.close(descriptor)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from hopyard.domain.media import JSON_TYPE, MAX_PANEL_ITEMS, TEXT_TYPE, EncodedMedia, MediaKind
 from hopyard.domain.metric_values import encode_value
 from hopyard.errors import SpecError
-from hopyard.replica.protobuf import Buffer, FieldBudget, WireType, decode_text, iterate_fields
-from hopyard.replica.tensor_proto import TensorTexts, numbers_of_tensor, texts_of_tensor
+from hopyard.replica.protobuf import Buffer, FieldLimit, WireType, decode_text, iterate_fields
+from hopyard.replica.tensor_values import TensorTexts, numbers_of_tensor, texts_of_tensor
 from hopyard.sdk.histogram_counts import given_counts
 from hopyard.sdk.image_pixels import png_size
 from hopyard.sdk.media_files import find_type
@@ -35,7 +35,7 @@ MAX_PARAM_TEXT = 1000
 ParamValue = str | int | float | bool | None
 
 
-class MediaContent(NamedTuple):
+class MediaContents(NamedTuple):
     """The items of one value, with a caption for each. omitted: how many items there are beside them."""
 
     kind: MediaKind
@@ -44,7 +44,7 @@ class MediaContent(NamedTuple):
     omitted: int = 0
 
 
-def convert(plugin: str, field: int, data: Buffer, budget: FieldBudget) -> MediaContent | None:
+def convert(plugin: str, field: int, data: Buffer, budget: FieldLimit) -> MediaContents | None:
     """Returns the content of a value of a plugin; None for a form that TensorBoard does not show either.
 
     field: the number of the field of `Summary.Value` that contains the data. Raises SpecError for unsuitable
@@ -54,7 +54,7 @@ def convert(plugin: str, field: int, data: Buffer, budget: FieldBudget) -> Media
     return None if converter is None else converter(data, budget)
 
 
-def hyperparameters(content: Buffer, budget: FieldBudget) -> dict[str, ParamValue]:
+def hyperparameters(content: Buffer, budget: FieldLimit) -> dict[str, ParamValue]:
     """Returns the hyperparameters in the `HParamsPluginData` of a session; {} for another message. Raises
     MalformedMessage."""
     params: dict[str, ParamValue] = {}
@@ -70,7 +70,7 @@ def hyperparameters(content: Buffer, budget: FieldBudget) -> dict[str, ParamValu
     return params
 
 
-def _hyperparameter(name: str, data: Buffer, budget: FieldBudget) -> dict[str, ParamValue]:
+def _hyperparameter(name: str, data: Buffer, budget: FieldLimit) -> dict[str, ParamValue]:
     """Returns the parameter of a `google.protobuf.Value`; {} for a list and for an object."""
     for number, wire, value in iterate_fields(data, budget):
         if number == 1:
@@ -87,7 +87,7 @@ def _hyperparameter(name: str, data: Buffer, budget: FieldBudget) -> dict[str, P
     return {}
 
 
-def _old_image(data: Buffer, budget: FieldBudget) -> MediaContent:
+def _old_image(data: Buffer, budget: FieldLimit) -> MediaContents:
     sizes: dict[str, int] = {}
     encoded: Buffer = b""
     for number, _, value in iterate_fields(data, budget):
@@ -96,18 +96,18 @@ def _old_image(data: Buffer, budget: FieldBudget) -> MediaContent:
                 sizes["height" if number == 1 else "width"] = value
         elif number == 4:
             encoded = value
-    return MediaContent(MediaKind.IMAGE, [_encode_image(encoded, sizes)])
+    return MediaContents(MediaKind.IMAGE, [_encode_image(encoded, sizes)])
 
 
-def _images(data: Buffer, budget: FieldBudget) -> MediaContent:
+def _images(data: Buffer, budget: FieldLimit) -> MediaContents:
     """Converts a list of width, height and the encoded images."""
     tensor = _texts(data, budget)
     if len(tensor.texts) < 3:
-        return MediaContent(MediaKind.IMAGE, [])
+        return MediaContents(MediaKind.IMAGE, [])
     sizes = {name: _to_int(text) for name, text in zip(("width", "height"), tensor.texts, strict=False)}
     images = tensor.texts[2:]
     items = [_encode_image(image, sizes) for image in images[:MAX_PANEL_ITEMS]]
-    return MediaContent(MediaKind.IMAGE, items, omitted=len(images) - len(items))
+    return MediaContents(MediaKind.IMAGE, items, omitted=len(images) - len(items))
 
 
 def _encode_image(encoded: Buffer, sizes: Mapping[str, int]) -> EncodedMedia:
@@ -118,15 +118,15 @@ def _encode_image(encoded: Buffer, sizes: Mapping[str, int]) -> EncodedMedia:
     return EncodedMedia(type_, content, stated if size is None else {"width": size[0], "height": size[1]})
 
 
-def _old_audio(data: Buffer, budget: FieldBudget) -> MediaContent:
+def _old_audio(data: Buffer, budget: FieldLimit) -> MediaContents:
     encoded: Buffer = b""
     for number, _, value in iterate_fields(data, budget):
         if number == 4 and not isinstance(value, int):
             encoded = value
-    return MediaContent(MediaKind.AUDIO, [_encode_audio(encoded)])
+    return MediaContents(MediaKind.AUDIO, [_encode_audio(encoded)])
 
 
-def _audio(data: Buffer, budget: FieldBudget) -> MediaContent:
+def _audio(data: Buffer, budget: FieldLimit) -> MediaContents:
     """Converts a list of encoded audio, or of pairs of it and a label."""
     tensor = _texts(data, budget)
     columns = tensor.shape[1] if len(tensor.shape) > 1 else 1
@@ -135,7 +135,7 @@ def _audio(data: Buffer, budget: FieldBudget) -> MediaContent:
     clips = tensor.texts[::columns]
     items = [_encode_audio(clip) for clip in clips[:MAX_PANEL_ITEMS]]
     captions = [decode_text(label) for label in tensor.texts[1::2]] if columns == 2 else []
-    return MediaContent(MediaKind.AUDIO, items, captions[: len(items)], len(clips) - len(items))
+    return MediaContents(MediaKind.AUDIO, items, captions[: len(items)], len(clips) - len(items))
 
 
 def _encode_audio(encoded: Buffer) -> EncodedMedia:
@@ -152,7 +152,7 @@ def _encode_audio(encoded: Buffer) -> EncodedMedia:
     return EncodedMedia(type_, content, details)
 
 
-def _old_histogram(data: Buffer, budget: FieldBudget) -> MediaContent:
+def _old_histogram(data: Buffer, budget: FieldLimit) -> MediaContents:
     """Converts a `HistogramProto` as TensorBoard does: without the empty buckets at its ends, and with the
     smallest and the largest value as its outer edges."""
     numbers: dict[int, float] = {}
@@ -175,7 +175,7 @@ def _old_histogram(data: Buffer, budget: FieldBudget) -> MediaContent:
     return _encode_histogram(counts[first : last + 1], edges, min=low, max=high, mean=mean)
 
 
-def _histogram(data: Buffer, budget: FieldBudget) -> MediaContent:
+def _histogram(data: Buffer, budget: FieldLimit) -> MediaContents:
     """Converts rows of left edge, right edge and count."""
     tensor = numbers_of_tensor(data, budget)
     if tensor is None or len(tensor.shape) != 2 or tensor.shape[1] != 3:
@@ -193,7 +193,7 @@ def _histogram(data: Buffer, budget: FieldBudget) -> MediaContent:
     return _encode_histogram(filled, edges)
 
 
-def _encode_histogram(counts: Sequence[float], edges: Sequence[float], **known: float) -> MediaContent:
+def _encode_histogram(counts: Sequence[float], edges: Sequence[float], **known: float) -> MediaContents:
     if not all(map(math.isfinite, counts)):
         raise SpecError("the counts of a histogram are not finite")
     if any(not low <= high for low, high in pairwise(edges)):
@@ -204,27 +204,27 @@ def _encode_histogram(counts: Sequence[float], edges: Sequence[float], **known: 
         raise SpecError("the counts of a histogram are too large")
     counted |= {"counts": whole, "count": sum(whole)} | {key: encode_value(v) for key, v in known.items()}
     details = {"count": counted["count"]}
-    return MediaContent(MediaKind.HISTOGRAM, [EncodedMedia(JSON_TYPE, _to_json(counted), details)])
+    return MediaContents(MediaKind.HISTOGRAM, [EncodedMedia(JSON_TYPE, _to_json(counted), details)])
 
 
-def _text(data: Buffer, budget: FieldBudget) -> MediaContent:
+def _text(data: Buffer, budget: FieldLimit) -> MediaContents:
     """Converts one text, or a table of texts. Of more than two dimensions, TensorBoard shows the first part
     of the outer ones."""
     tensor = _texts(data, budget)
     if len(tensor.texts) == 1:
         text = decode_text(tensor.texts[0])
         item = EncodedMedia(TEXT_TYPE, text.encode(), {"characters": len(text)})
-        return MediaContent(MediaKind.TEXT, [item])
+        return MediaContents(MediaKind.TEXT, [item])
     columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
     count = columns * tensor.shape[-2] if len(tensor.shape) > 1 else len(tensor.texts)
     cells = [decode_text(text) for text in tensor.texts[:count]]
     rows = [cells[begin : begin + columns] for begin in range(0, len(cells), columns or 1)]
     table = read_table(rows, None)
     details = {"rows": len(table["rows"]), "columns": len(table["columns"])}
-    return MediaContent(MediaKind.TABLE, [EncodedMedia(JSON_TYPE, _to_json(table), details)])
+    return MediaContents(MediaKind.TABLE, [EncodedMedia(JSON_TYPE, _to_json(table), details)])
 
 
-def _texts(data: Buffer, budget: FieldBudget) -> TensorTexts:
+def _texts(data: Buffer, budget: FieldLimit) -> TensorTexts:
     tensor = texts_of_tensor(data, budget)
     if tensor is None:
         raise SpecError("it is not a tensor of strings")
@@ -249,7 +249,7 @@ def _to_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
-_CONVERTERS: Mapping[tuple[str, int], Callable[[Buffer, FieldBudget], MediaContent]] = {
+_CONVERTERS: Mapping[tuple[str, int], Callable[[Buffer, FieldLimit], MediaContents]] = {
     ("images", _IMAGE): _old_image,
     ("images", _TENSOR): _images,
     ("histograms", _HISTOGRAM): _old_histogram,

@@ -13,14 +13,14 @@ from typing import NamedTuple
 from hopyard.errors import HopyardError
 from hopyard.replica.protobuf import (
     Buffer,
-    FieldBudget,
+    FieldLimit,
     MalformedMessage,
     WireType,
     decode_text,
     iterate_fields,
 )
-from hopyard.replica.summary_media import MediaContent, ParamValue, convert, hyperparameters
-from hopyard.replica.tensor_proto import scalar_of_tensor
+from hopyard.replica.summary_media import MediaContents, ParamValue, convert, hyperparameters
+from hopyard.replica.tensor_values import scalar_of_tensor
 
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 # the fields of `Summary.Value` with the old form of a value of a plugin
@@ -51,7 +51,7 @@ class MediaValue(NamedTuple):
     tag: str
     step: int
     wall_time: float  # unix seconds
-    content: MediaContent
+    content: MediaContents
 
 
 class Hyperparameters(NamedTuple):
@@ -111,7 +111,7 @@ def decode_values(event: Buffer, plugins: dict[str, str], *, skip: bool = False)
                 )
             return
     try:
-        yield from _decode_event(event, plugins, FieldBudget(), skip=skip)
+        yield from _decode_event(event, plugins, FieldLimit(), skip=skip)
     except MalformedMessage as error:
         # other bytes than those of a message have a right checksum only if something else wrote them
         if not skip and len(event) > _MAX_PLAIN_BYTES:
@@ -119,7 +119,7 @@ def decode_values(event: Buffer, plugins: dict[str, str], *, skip: bool = False)
 
 
 def _decode_event(
-    event: Buffer, plugins: dict[str, str], budget: FieldBudget, *, skip: bool
+    event: Buffer, plugins: dict[str, str], budget: FieldLimit, *, skip: bool
 ) -> Iterator[EventValue]:
     wall_time, step = 0.0, 0
     summary: Buffer = b""
@@ -150,7 +150,7 @@ def _plugin_of(plugins: dict[str, str], tag: str, form: str) -> str:
 
 
 def _convert(
-    value: _Value, plugin: str, step: int, wall_time: float, budget: FieldBudget
+    value: _Value, plugin: str, step: int, wall_time: float, budget: FieldLimit
 ) -> Iterator[EventValue]:
     if plugin == "scalars":
         number = value.number
@@ -187,7 +187,7 @@ def _read_varint(data: bytes) -> int:
     return value & 0xFFFFFFFFFFFFFFFF
 
 
-def _summary_value(data: Buffer, budget: FieldBudget) -> _Value:
+def _summary_value(data: Buffer, budget: FieldLimit) -> _Value:
     tag, form, number_value, field = "", "", None, 0
     content: Buffer = b""
     metadata: Buffer = b""
@@ -209,7 +209,7 @@ def _summary_value(data: Buffer, budget: FieldBudget) -> _Value:
     return _Value(tag, form, number_value, field, content, metadata)
 
 
-def _plugin(metadata: Buffer, budget: FieldBudget) -> tuple[str, Buffer]:
+def _plugin(metadata: Buffer, budget: FieldLimit) -> tuple[str, Buffer]:
     """Returns the name and the content of the `PluginData` of a value."""
     name = ""
     content: Buffer = b""

@@ -33,7 +33,7 @@ from hopyard.replica import process_tree
 from hopyard.replica.hyperparameter_events import HyperparameterEvents
 from hopyard.replica.media_writer import MediaWriter
 from hopyard.replica.output_metrics import PRINTED_STREAM, OutputMetrics
-from hopyard.replica.replica_dir import ReplicaDir, ShortWrite
+from hopyard.replica.replica_dir import PartialWrite, ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.summary_values import EventValue, Hyperparameters, MediaValue, Scalar
 from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles, FilePosition
@@ -245,7 +245,7 @@ class TensorBoardTail:
         if self._unwritten:
             try:
                 self._folder.append(PRINTED_STREAM, self._unwritten)
-            except ShortWrite as error:
+            except PartialWrite as error:
                 self._unwritten = self._unwritten[error.written :]
                 raise
             self._unwritten = b""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hopyard.replica.protobuf import (
     Buffer,
-    FieldBudget,
+    FieldLimit,
     MalformedMessage,
     decode_varints,
     iterate_fields,
@@ -55,7 +55,7 @@ class TensorNumbers(NamedTuple):
     numbers: tuple[float, ...]
 
 
-def scalar_of_tensor(data: Buffer, budget: FieldBudget) -> float | None:
+def scalar_of_tensor(data: Buffer, budget: FieldLimit) -> float | None:
     """Returns the number in a `TensorProto` of one element; None for more elements and for a value that is
     not a number. Raises MalformedMessage."""
     kind, elements = 0, 1
@@ -97,7 +97,7 @@ def _decode_bfloat16(bits: int) -> float:
     return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
 
 
-def _dimensions(shape: Buffer, budget: FieldBudget) -> tuple[int, ...]:
+def _dimensions(shape: Buffer, budget: FieldLimit) -> tuple[int, ...]:
     """Returns the dimensions of a `TensorShapeProto`."""
     sizes: list[int] = []
     for number, _, value in iterate_fields(shape, budget):
@@ -115,7 +115,7 @@ def _packed(value: int | Buffer, form: str) -> float | None:
     return float(struct.unpack(form, value)[0])
 
 
-def texts_of_tensor(data: Buffer, budget: FieldBudget) -> TensorTexts | None:
+def texts_of_tensor(data: Buffer, budget: FieldLimit) -> TensorTexts | None:
     """Returns the elements of a tensor of strings; None for another tensor, and for one that stores equal
     elements once: a few bytes would become millions. Raises MalformedMessage."""
     kind, shape, texts = 0, tuple[int, ...](), list[Buffer]()
@@ -129,7 +129,7 @@ def texts_of_tensor(data: Buffer, budget: FieldBudget) -> TensorTexts | None:
     return TensorTexts(shape, texts) if kind == _STRING and len(texts) == math.prod(shape) else None
 
 
-def numbers_of_tensor(data: Buffer, budget: FieldBudget) -> TensorNumbers | None:
+def numbers_of_tensor(data: Buffer, budget: FieldLimit) -> TensorNumbers | None:
     """Returns the elements of a tensor of floats of 32 or 64 bits; None for another tensor. Raises
     MalformedMessage."""
     kind, shape, parts = 0, tuple[int, ...](), list[Buffer]()
