@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopyard.replica.checksum import masked_crc
-from hopyard.replica.tfevents import EventFiles, Scalar
+from hopyard.replica.summary_values import Scalar
+from hopyard.replica.tfevents import EventFiles
+from tests.replica.test_tfevents import read_scalars
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing import event_accumulator as legacy
@@ -130,7 +132,7 @@ def test_unsigned_step_is_the_signed_one_that_tensorboard_shows(
     (tmp_path / "events.out.tfevents.1.host").write_bytes(framed(start) + framed(record))
     expected = {"a": [(step - 2**64 if step >= 2**63 else step, "1.0", "0.5")]}
     assert read_with_tensorboard(tmp_path) == expected
-    assert as_curves(list(EventFiles(tmp_path).poll())) == expected
+    assert as_curves(read_scalars(EventFiles(tmp_path))) == expected
 
 
 def as_curves(scalars: list[Scalar]) -> Curves:
@@ -152,6 +154,6 @@ def test_files_are_read_as_tensorboard_reads_them(files: list[bytes], seed: int)
                 for part in (data[:cut], data[cut:]):
                     file.write(part)
                     file.flush()
-                    scalars += followed.poll()
+                    scalars += read_scalars(followed)
         assert as_curves(scalars) == read_with_tensorboard(folder)
-        assert as_curves(list(EventFiles(folder).poll())) == as_curves(scalars)
+        assert as_curves(read_scalars(EventFiles(folder))) == as_curves(scalars)

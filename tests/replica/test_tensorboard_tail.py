@@ -40,18 +40,16 @@ def test_thread_reads_what_was_written_before_the_end(folder: ReplicaDir) -> Non
     tail = TensorBoardTail(folder)
     tail.start()
     (folder.work / "runs").mkdir()
-    images = b"".join(
-        framed(
-            Event(summary=Summary(value=[Summary.Value(tag=tag, image=Summary.Image())])).SerializeToString()
-        )
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="mesh"))
+    meshes = b"".join(
+        framed(Event(summary=Summary(value=[Summary.Value(tag=tag, metadata=metadata)])).SerializeToString())
         for tag in ("a", "b", "c", "d")
     )
-    (folder.work / "runs" / "events.out.tfevents.2").write_bytes(event("new", 2.0) + images)
+    (folder.work / "runs" / "events.out.tfevents.2").write_bytes(event("new", 2.0) + meshes)
     assert tail.finish(60) == 0
     assert points(folder) == [("new", 2.0)]
-    assert (
-        tail.media_sentence() == "of TensorBoard, these stay in its event files: images (a, b, c and 1 more)"
-    )
+    expected = "of TensorBoard, these stay in its event files: meshes (a, b, c and 1 more)"
+    assert tail.unsupported_sentence() == expected
 
 
 def test_lowest_step_is_a_step(folder: ReplicaDir) -> None:

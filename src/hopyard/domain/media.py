@@ -49,6 +49,15 @@ class MediaKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class EncodedMedia:
+    """Content as it is stored. type: its media type. details: as in `MediaRecord`."""
+
+    type: str
+    data: bytes
+    details: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MediaRecord:
     """One logged item. index: its position in the list that was logged. offset, size_bytes: the place of its
     content in `media_data`. digest: BLAKE2b of the content, 32 hexadecimal digits. time: unix seconds.

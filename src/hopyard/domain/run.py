@@ -374,7 +374,7 @@ class RunEventKind(StrEnum):
     TIME_LIMIT = "time-limit"  # its time limit is near
     UNREAD_PARAMS = "unread-params"  # given parameters that nothing read
     RESUMED = "resumed"  # the script was started with a checkpoint of its own
-    MEDIA = "media"  # values of TensorBoard that are no numbers
+    MEDIA = "media"  # values of TensorBoard that are not read
     STOP_TRIAL = "stop-trial"  # a user stops one trial of a study
     CHANGED = "changed"  # a user changed its request or its name
     EVALUATION = "evaluation"  # another run evaluates its checkpoints

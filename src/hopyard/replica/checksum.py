@@ -31,7 +31,7 @@ _TABLE = _make_table()
 _PLANES = tuple(bytes(entry >> 8 * k & 0xFF for entry in _TABLE) for k in range(4))
 
 
-def masked_crc(data: bytes) -> int:
+def masked_crc(data: bytes | memoryview) -> int:
     """Returns the masked checksum of `data`."""
     if len(data) < _MIN_LANES * _LANE_BYTES:
         return _mask(_update(_INITIAL, data))
@@ -39,7 +39,7 @@ def masked_crc(data: bytes) -> int:
     tables = _shift_tables()
     crc = _INITIAL
     # the remainder of A followed by B is that of A shifted by the length of B, plus that of B
-    for lane in _remainders(data[:end], _LANE_BYTES, 0):
+    for lane in _remainders(memoryview(data)[:end], _LANE_BYTES, 0):
         crc = (
             tables[0][crc & 0xFF]
             ^ tables[1][crc >> 8 & 0xFF]
@@ -72,19 +72,19 @@ def _mask(remainder: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _update(crc: int, data: bytes) -> int:
+def _update(crc: int, data: bytes | memoryview) -> int:
     table = _TABLE
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
     return crc
 
 
-def _remainders(joined: bytes, length: int, initial: int) -> list[int]:
+def _remainders(joined: bytes | memoryview, length: int, initial: int) -> list[int]:
     """Returns the remainder of each piece of `length` bytes."""
     step = length * _MAX_LANES
     remainders: list[int] = []
     for begin in range(0, len(joined), step):
-        remainders += _remainders_of_lanes(joined[begin : begin + step], length, initial)
+        remainders += _remainders_of_lanes(bytes(joined[begin : begin + step]), length, initial)
     return remainders
 
 

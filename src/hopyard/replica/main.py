@@ -52,7 +52,7 @@ from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.stream_shipper import StopRequest, StreamShipper
 from hopyard.replica.supervisor import PeriodicAction, Supervisor, Wakeup
 from hopyard.replica.system_metrics import FIRST_INTERVAL_S, SystemMetrics
-from hopyard.replica.tensorboard_tail import TensorBoardTail, read_positions
+from hopyard.replica.tensorboard_tail import TensorBoardTail, follow_event_files, read_positions
 from hopyard.replica.unstored_folders import UnstoredFolders
 from hopyard.replica.user_command import (
     param_variables,
@@ -240,13 +240,9 @@ class Replica:
                 host_name=launch.host_name if launch.launcher is Launcher.MPI else "",
             )
         if folder.shared_work is None or spec.node.is_first:
-            self._tensorboard = TensorBoardTail(
-                folder,
-                env.get("TENSORBOARD_LOGDIR"),
-                hidden=Path(spec.node.home) if view else None,
-                continued_places=self._gang.continued_places if view else (),
-                metric_lines=spec.launch.metric_lines,
-            )
+            places, has_view = self._gang.continued_places, view is not None
+            logs = env.get("TENSORBOARD_LOGDIR")
+            self._tensorboard = follow_event_files(folder, spec, places, logs, has_view=has_view)
         if folder.shared_work is None:
             restored = self._run_folder.restored_work_files  # they count as written by the run
             stamps = scan_stamps(folder.work)
@@ -436,12 +432,12 @@ class Replica:
         positions = read_positions(self._folder)
         if positions is None:
             return
-        has_view = self._spec.node.namespaces
         try:
-            self._tensorboard = TensorBoardTail(
+            self._tensorboard = follow_event_files(
                 self._folder,
-                hidden=Path(self._spec.node.home) if has_view else None,
-                continued_places=self._gang.continued_places if has_view else (),
+                self._spec,
+                self._gang.continued_places,
+                has_view=self._spec.node.namespaces,
                 resume=positions,
             )
             self._tensorboard.start()
@@ -503,9 +499,11 @@ class Replica:
                 f"tensorboard of replica {self._spec.launch.rank}: {format_bytes(unread)} of event files "
                 "were not read when the run ended"
             )
-        elif sentence := self._tensorboard.media_sentence():
+        elif sentence := self._tensorboard.unsupported_sentence():
             with suppress(OSError):  # on a full disk it is not written
                 self._folder.append_json("events", kind=RunEventKind.MEDIA, text=sentence)
+        if sentence := self._tensorboard.dropped_sentence():
+            self._unstored.queue_message(sentence)
 
     def _upload_folders(self, exit: Exit) -> None:
         """Stores the run folder and the outputs. What replicas share, the last one on the node stores."""

@@ -17,7 +17,7 @@ from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.private_files import open_below, read_below
 from hopyard.replica.replica_dir import ReplicaDir
-from hopyard.replica.tfevents import Scalar
+from hopyard.replica.summary_values import EventValue, Scalar
 
 _BLOCK_BYTES = 1024 * 1024
 _MAX_LINE_BYTES = 64 * 1024  # of a longer line only the end counts
@@ -41,17 +41,17 @@ class OutputMetrics:
         """Lets the next `poll` read the last lines without a line feed: the script has ended."""
         self._ended = True
 
-    def poll(self) -> Iterator[Scalar]:
-        """Yields the metrics of the lines that arrived since the last call."""
+    def poll(self) -> Iterator[list[EventValue]]:
+        """Yields the metrics of the lines that arrived since the last call, in batches of one block of
+        output."""
         for stream in OUTPUT_STREAMS:
             while block := self._read(stream):
                 *lines, rest = _LINE_END.split(self._rests[stream] + block)
                 self._rests[stream] = rest[-_MAX_LINE_BYTES:]
-                for line in lines:
-                    yield from self._read_line(line)
+                yield [scalar for line in lines for scalar in self._read_line(line)]
             if self._ended:
                 rest, self._rests[stream] = self._rests[stream], b""
-                yield from self._read_line(rest)
+                yield list(self._read_line(rest))
 
     def unread_bytes(self) -> int:
         """Returns how many bytes of both streams were not read yet."""
@@ -108,7 +108,8 @@ def append_missing_points(folder: ReplicaDir, templates: Sequence[str], *, ended
     if ended:
         printed.end()
     records: list[bytes] = []
-    for name, step, wall_time, value in printed.poll():
+    scalars = (value for values in printed.poll() for value in values if isinstance(value, Scalar))
+    for name, step, wall_time, value in scalars:
         series = series_id(name)
         key = _KEY.pack(series, step, value)
         if known[key]:

@@ -55,6 +55,14 @@ class SafePointExit:
     why: str = ""
 
 
+class PartialWrite(OSError):
+    """A full disk, or a quota on it, took only the first `written` bytes of a record."""
+
+    def __init__(self, written: int) -> None:
+        super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.written = written
+
+
 # Created once: the spawner has them ready before it forks.
 _decode_spec = msgspec.json.Decoder(ReplicaSpec).decode
 _decode_state = msgspec.json.Decoder(ReplicaState).decode
@@ -227,19 +235,22 @@ class ReplicaDir:
             return max((entry.stat().st_mtime for entry in os.scandir(self.streams)), default=0.0)
         return 0.0
 
-    def append(self, stream: str, record: bytes) -> None:
-        """Appends whole records to a stream with one write; other processes may append to it as well. Raises
-        OSError.
+    def append(self, stream: str, record: bytes) -> int:
+        """Appends whole records to a stream with one write; other processes may append to it as well. Returns
+        the end of the records in the stream. Raises OSError.
 
-        Rejects writes to a disk that is nearly full. Half a record would corrupt the script's next record,
-        and it could not be removed, because it may have been shipped already.
+        Rejects writes to a disk that would be nearly full. Half a record would corrupt the script's next
+        record, and it could not be removed, because it may have been shipped already.
         """
         descriptor = open_below(self.root, f"streams/{stream}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             disk = os.fstatvfs(descriptor)
-            if disk.f_bavail * disk.f_frsize < _RESERVED_BYTES:
+            if disk.f_bavail * disk.f_frsize < _RESERVED_BYTES + len(record):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.write(descriptor, record)
+            written = os.write(descriptor, record)
+            if written < len(record):
+                raise PartialWrite(written)
+            return os.lseek(descriptor, 0, os.SEEK_CUR)
         finally:
             os.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Converts TensorBoard event files and printed metrics of a script to points of the `tensorboard` stream."""
+"""Records the values of TensorBoard event files, and the metrics that a script prints."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ import re
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from hopyard.domain.metric_records import (
+    MAX_RECORD_BYTES,
     NO_STEP,
     POINT,
     Point,
+    complete_bytes,
     pack_definition,
     pack_point,
     read_records,
     series_id,
 )
+from hopyard.domain.replica import ReplicaSpec
+from hopyard.domain.text import escape
 from hopyard.errors import IntegrityError
 from hopyard.private_files import open_below, read_below, write_below
 from hopyard.replica import process_tree
+from hopyard.replica.hyperparameter_events import HyperparameterEvents
+from hopyard.replica.media_writer import MediaWriter
 from hopyard.replica.output_metrics import PRINTED_STREAM, OutputMetrics
-from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.replica.replica_dir import PartialWrite, ReplicaDir
 from hopyard.replica.replica_log import log
+from hopyard.replica.summary_values import EventValue, Hyperparameters, MediaValue, Scalar
 from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles, FilePosition
 
 # of a replica's folder, lines of JSON: the path of each opened file, or {"ignored": path} for a file of a
@@ -37,9 +44,9 @@ EVENT_FILES = "event_files"
 EVENT_POSITIONS = "event_positions"  # of a replica's folder, `TailPositions`
 _POLL_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 5.0
-_FLUSH_RECORDS = 8192
 _MAX_NAME_LENGTH = 1024
 _MAX_NAMED_TAGS = 3  # of each kind
+_MAX_WARNINGS = 20
 _MAX_SERIES = 1_000_000
 _MAX_KNOWN_BYTES = 64 * 1024 * 1024
 _KEY = struct.Struct("<Qqdd")  # of a point: series, step, time, value; NaN is equal to itself
@@ -60,12 +67,14 @@ class _SourcePositions(msgspec.Struct):
 
 
 class TailPositions(msgspec.Struct):
-    """How far the event files of a run were read. stream_bytes: the length of the stream of their points."""
+    """How far the event files of a run were read. stream_bytes, media_bytes: the length of the stream of
+    their points, and of the index of media."""
 
     stream_bytes: int
     work: _SourcePositions
     outside: list[_SourcePositions]
     reported: _SourcePositions
+    media_bytes: int = 0
 
 
 def read_positions(folder: ReplicaDir) -> TailPositions | None:
@@ -91,7 +100,9 @@ class TensorBoardTail:
     run opened them. A process with startup hooks reports their paths in the file `EVENT_FILES`. hidden: the
     folder with the files of all runs, of which this run may read only its own. continued_places: the paths
     of runs that this one continues, which lead to its own files for its processes only. metric_lines: see
-    `OutputMetrics`, which is followed as well. resume: where a dead replica stopped, see `read_positions`.
+    `OutputMetrics`, which is followed as well. max_media_bytes: of all media of the replica, 0 for no limit.
+    given_params: see `HyperparameterEvents`; None where no parameters are recorded. resume: where a dead
+    replica stopped, see `read_positions`.
     """
 
     def __init__(
@@ -102,6 +113,8 @@ class TensorBoardTail:
         hidden: Path | None = None,
         continued_places: Sequence[Path] = (),
         metric_lines: Sequence[str] = (),
+        max_media_bytes: int = 0,
+        given_params: Collection[str] | None = None,
         resume: TailPositions | None = None,
     ) -> None:
         self._folder = folder
@@ -122,8 +135,13 @@ class TensorBoardTail:
         self._reported_lines = 0
         self._known: Counter[bytes] = Counter()  # points that a dead replica had already appended
         self._written_positions = b""
-        self._stop = threading.Event()
-        self._abandoned = False
+        self._unwritten = b""  # records of points that a full disk rejected
+        self._media = MediaWriter(
+            folder, max_media_bytes, self._warn, known_bytes=None if resume is None else resume.media_bytes
+        )
+        self._params = None if given_params is None else HyperparameterEvents(folder, given_params)
+        self._warned: set[str] = set()
+        self._stop, self._abandoned = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
         if resume is not None:
             self._resume(resume)
@@ -141,53 +159,99 @@ class TensorBoardTail:
         self._thread.start()
 
     def finish(self, timeout_s: float) -> int:
-        """Reads the rest of the files for at most this time. Returns how many bytes remain unread."""
+        """Reads the rest of the files for at most this time. Returns how many bytes remain unread, or could
+        not be written."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         if not self._thread.is_alive():
             return 0
-        self._abandoned = True
+        self._abandoned.set()
         self._thread.join(
             _RETRY_INTERVAL_S
         )  # it ends after its current block, unless the disk does not answer
-        return sum(files.unread_bytes() for files in self._sources())
+        unread_bytes = sum(files.unread_bytes() for files in self._sources())
+        return unread_bytes + len(self._unwritten) + self._media.queued_bytes
 
-    def media_sentence(self) -> str:
-        """Returns a sentence about what the event files contain besides numbers; "" for numbers only. Called
-        after `finish`."""
-        media: dict[str, set[str]] = {}
+    def unsupported_sentence(self) -> str:
+        """Returns a sentence about the values that are not read; "" if there are none. Called after
+        `finish`."""
+        unsupported: dict[str, set[str]] = {}
         for files in (self._work, *self._outside, self._reported):
-            for kind, tags in files.media().items():
-                media.setdefault(kind, set()).update(tags)
+            for kind, tags in files.unsupported().items():
+                unsupported.setdefault(kind, set()).update(tags)
         parts = []
-        for kind, tags in sorted(media.items()):
+        for kind, tags in sorted(unsupported.items()):
             more = f" and {len(tags) - _MAX_NAMED_TAGS} more" if len(tags) > _MAX_NAMED_TAGS else ""
             parts.append(f"{kind} ({', '.join(sorted(tags)[:_MAX_NAMED_TAGS])}{more})")
         return f"of TensorBoard, these stay in its event files: {'; '.join(parts)}" if parts else ""
 
+    def dropped_sentence(self) -> str:
+        """Returns a sentence about the media over the limit; "" if there are none. Called after `finish`."""
+        count = self._media.dropped
+        return f"{count} images and other media of TensorBoard are left out: over the limit" if count else ""
+
     def poll(self) -> None:
-        """Appends new points to the stream."""
+        """Appends new points, media and parameters to the streams. Raises OSError: what is read already is
+        written by the next call, before anything else is read."""
+        self._write()
         self._follow_reported()
-        records: list[bytes] = []
         for files in self._sources():
-            for name, step, wall_time, value in files.poll():
-                if self._abandoned:
+            for values in files.poll():
+                self._add(values)
+                self._write()
+                if self._abandoned.is_set():
                     return
-                series = self._series.get(name)
-                if series is None:
-                    text = name.encode(errors="replace")[:_MAX_NAME_LENGTH].decode(errors="ignore")
-                    if not text or len(self._series) >= _MAX_SERIES:
-                        continue
-                    records.append(pack_definition(text))
-                    series = self._series[name] = series_id(text)
-                if self._known and self._is_known(series, step, wall_time, value):
-                    continue
-                records.append(pack_point(POINT, series, max(step, _MIN_STEP), wall_time, value))
-                if len(records) >= _FLUSH_RECORDS:
-                    self._flush(records)
-        self._flush(records)
         self._write_positions()
+
+    def _add(self, values: list[EventValue]) -> None:
+        records: list[bytes] = []
+        for value in values:
+            if isinstance(value, Scalar):
+                self._add_point(value, records)
+            elif isinstance(value, MediaValue):
+                self._media.add(value)
+            elif isinstance(value, Hyperparameters):
+                if self._params is not None:
+                    self._params.add(value.values)
+            else:
+                self._warn(value.tag, value.reason)
+        self._unwritten += b"".join(records)
+
+    def _add_point(self, scalar: Scalar, records: list[bytes]) -> None:
+        name, step, wall_time, value = scalar
+        series = self._series.get(name)
+        if series is None:
+            text = name.encode(errors="replace")[:_MAX_NAME_LENGTH].decode(errors="ignore")
+            if not text or len(self._series) >= _MAX_SERIES:
+                return
+            records.append(pack_definition(text))
+            series = self._series[name] = series_id(text)
+        if not (self._known and self._is_known(series, step, wall_time, value)):
+            records.append(pack_point(POINT, series, max(step, _MIN_STEP), wall_time, value))
+
+    def _warn(self, name: str, reason: str) -> None:
+        """Warns once per name on the script's stderr."""
+        if name in self._warned or len(self._warned) >= _MAX_WARNINGS:
+            return
+        self._warned.add(name)
+        subject = f"`{escape(name[:80])}`: " if name else ""
+        with suppress(OSError):
+            text = f"hopyard: warning: TensorBoard: {subject}{escape(reason)}\n"
+            self._folder.append("stderr", text.encode(errors="replace"))
+
+    def _write(self) -> None:
+        """Writes what was read. Raises OSError."""
+        if self._unwritten:
+            try:
+                self._folder.append(PRINTED_STREAM, self._unwritten)
+            except PartialWrite as error:
+                self._unwritten = self._unwritten[error.written :]
+                raise
+            self._unwritten = b""
+        self._media.write()
+        if self._params is not None:
+            self._params.write()
 
     def _write_positions(self) -> None:
         """Writes how far the files were read, after their points. Raises OSError."""
@@ -196,6 +260,7 @@ class TensorBoardTail:
             _SourcePositions.of(self._work),
             [_SourcePositions.of(files) for files in self._outside],
             _SourcePositions.of(self._reported),
+            self._media.index_bytes(),
         )
         # JSON in ASCII: a path may have bytes that are not UTF-8
         data = json.dumps(msgspec.to_builtins(positions)).encode()
@@ -212,16 +277,24 @@ class TensorBoardTail:
             files.restore(source.files, source.prefixes)
             self._outside.append(files)
         if _stream_bytes(self._folder) > positions.stream_bytes:
-            path = f"streams/{PRINTED_STREAM}"
-            with os.fdopen(open_below(self._folder.root, path, os.O_RDONLY), "rb") as stream:
-                stream.seek(positions.stream_bytes)
-                data = stream.read(_MAX_KNOWN_BYTES)
-            with suppress(IntegrityError):
-                self._known.update(
-                    _KEY.pack(each.series, each.step, each.time, each.value)
-                    for each in read_records(data, {})
-                    if isinstance(each, Point)
-                )
+            self._read_known(positions.stream_bytes)
+
+    def _read_known(self, begin: int) -> None:
+        """Reads the points behind this offset of the stream. Removes a part of one at the end, which a full
+        disk left."""
+        descriptor = open_below(self._folder.root, f"streams/{PRINTED_STREAM}", os.O_RDWR)
+        with os.fdopen(descriptor, "r+b") as stream:
+            stream.seek(begin)
+            data = stream.read(_MAX_KNOWN_BYTES)
+            complete = complete_bytes(data)
+            if 0 < len(data) - complete < MAX_RECORD_BYTES and len(data) < _MAX_KNOWN_BYTES:
+                stream.truncate(begin + complete)
+        with suppress(IntegrityError):
+            self._known.update(
+                _KEY.pack(each.series, each.step, each.time, each.value)
+                for each in read_records(data[:complete], {})
+                if isinstance(each, Point)
+            )
 
     def _is_known(self, series: int, step: int, wall_time: float, value: float) -> bool:
         key = _KEY.pack(series, max(step, _MIN_STEP), wall_time, value)
@@ -232,8 +305,7 @@ class TensorBoardTail:
         return True
 
     def _run(self) -> None:
-        is_last = False
-        while not is_last and not self._abandoned:
+        while not self._abandoned.is_set():
             is_last = self._stop.is_set()
             if is_last and self._printed is not None:
                 self._printed.end()
@@ -245,11 +317,14 @@ class TensorBoardTail:
                 wait_s = _RETRY_INTERVAL_S
             if not is_last:
                 self._stop.wait(wait_s)
+            elif not self._has_unwritten() or not self._folder.streams.is_dir():
+                return
+            else:  # the disk may have space again before the timeout
+                self._abandoned.wait(_POLL_INTERVAL_S)
 
-    def _flush(self, records: list[bytes]) -> None:
-        if records:
-            self._folder.append(PRINTED_STREAM, b"".join(records))
-            records.clear()
+    def _has_unwritten(self) -> bool:
+        params = self._params is not None and not self._params.is_empty
+        return bool(self._unwritten) or self._media.queued_bytes > 0 or params
 
     def _sources(self) -> Iterator[EventFiles | OutputMetrics]:
         if self._printed is not None:
@@ -312,3 +387,28 @@ class TensorBoardTail:
         if writer is None or not os.path.exists(f"/proc/{writer[1]}"):
             return not self._reported_paths
         return process_tree.is_descendant(int(writer[1]), os.getpid())
+
+
+def follow_event_files(
+    folder: ReplicaDir,
+    spec: ReplicaSpec,
+    continued_places: Sequence[Path],
+    logs: str | None = None,
+    *,
+    has_view: bool,
+    resume: TailPositions | None = None,
+) -> TensorBoardTail:
+    """Returns the tail of a replica, with the limits of its spec. has_view: its script does not see the files
+    of other runs."""
+    launch, node = spec.launch, spec.node
+    return TensorBoardTail(
+        folder,
+        logs,
+        hidden=Path(node.home) if has_view else None,
+        continued_places=continued_places if has_view else (),
+        metric_lines=launch.metric_lines if resume is None else (),
+        max_media_bytes=node.max_media_bytes,
+        # those that the trials of a study write are not parameters of its run
+        given_params=launch.params if launch.rank == 0 and launch.study is None else None,
+        resume=resume,
+    )

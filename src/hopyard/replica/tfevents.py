@@ -1,9 +1,8 @@
-"""Reads scalars from TensorBoard event files while they are written.
+"""Reads TensorBoard event files while they are written.
 
 An event file is a sequence of TFRecords, each with one `Event` message of protocol buffers. This module reads
 the few fields that matter. The package for it (`tensorboard`) would bring gRPC, Werkzeug and a web server
-into every user's environment. Formats: tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
-core/framework/summary.proto.
+into every user's environment. Format: tensorflow/core/lib/io/record_writer.h.
 """
 
 from __future__ import annotations
@@ -12,49 +11,36 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from hopyard.domain.byte_text import format_bytes
 from hopyard.private_files import open_no_follow
 from hopyard.replica.checksum import masked_crc, masked_crcs
 from hopyard.replica.event_file_prefix import EventFilePrefixes
-from hopyard.replica.protobuf import MalformedMessage, WireType, decode_text, iterate_fields, scalar_of_tensor
+from hopyard.replica.protobuf import Buffer
+from hopyard.replica.summary_values import (
+    EventValue,
+    Hyperparameters,
+    MediaValue,
+    Scalar,
+    SkippedValue,
+    decode_values,
+)
 
 EVENT_FILE_NAME = re.compile(r"events\.out\.tfevents\.")
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules", ".venv", ".tox", ".mypy_cache"})
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-_DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 _HEADER_BYTES, _FRAME_BYTES = _LENGTH.size, _LENGTH.size + _CRC.size
 _BLOCK_BYTES = 1024 * 1024
-# a larger event contains images or graphs. Its checksum is computed only if it contains scalars as well
+# a larger event may contain a graph. Its checksum is computed only if it contains values
 _MAX_CHECKED_BYTES = 64 * 1024
 _MAX_RECORD_BYTES = 64 * 1024**2  # a larger event is skipped unread
+_MAX_KNOWN_LENGTHS = 10_000
 _TIMESTAMP_GRANULARITY_NS = 2_000_000_000  # the granularity that a folder's time stamp may have
-# the fields of `Summary.Value` with the old form of a value of a plugin
-_MEDIA = {4: "images", 5: "histograms", 6: "audio"}
-_MEDIA_WORDS = {
-    "text": "texts",
-    "images": "images",
-    "histograms": "histograms",
-    "audio": "audio",
-    "pr_curves": "PR curves",
-    "mesh": "meshes",
-}
-# an event with one number, as PyTorch, tensorboardX and TensorFlow 1 write it: time, step, tag, value
-_PLAIN_EVENT = re.compile(
-    rb"\x09(.{8})(?:\x10([\x80-\xff]{0,9}[\x00-\x7f]))?\x2a([\x00-\x7f]|[\x80-\xff][\x00-\x7f])"
-    rb"\x0a([\x00-\x7f]|[\x80-\xff][\x00-\x7f])\x0a([\x01-\x7f])(.+)\x15(.{4})",
-    re.DOTALL,
-)
-
-
-class Scalar(NamedTuple):
-    tag: str
-    step: int
-    wall_time: float  # unix seconds
-    value: float
+_UNSUPPORTED_WORDS = {"pr_curves": "PR curves", "mesh": "meshes"}
 
 
 class FilePosition(NamedTuple):
@@ -110,17 +96,20 @@ class EventFiles:
                 if position.accepted:
                     self._prefixes.add(file.folder)
 
-    def poll(self) -> Iterator[Scalar]:
-        """Yields the scalars that were written since the last call. Partial records are left for the next
-        call."""
+    def poll(self) -> Iterator[list[EventValue]]:
+        """Yields the values that were written since the last call, in batches: those of one block of a file,
+        or of one large record. Partial records are left for the next call.
+
+        A batch counts as read once it is yielded. An empty one lets the caller end the reading.
+        """
         self._scan_folders()
         for path in list(self._files):
             file = self._files[path]
             try:
                 if not self._accept(file):
                     continue
-                for tag, step, wall_time, value in file.read():
-                    yield Scalar(self._prefixes.prefix(file.folder) + tag, step, wall_time, value)
+                for values in file.read():
+                    yield _with_prefix(values, self._prefixes.prefix(file.folder)) if values else values
             except FileNotFoundError:
                 del self._files[path]
             except OSError:
@@ -131,11 +120,11 @@ class EventFiles:
         if path not in self._files:
             self._add(path, existing=False)
 
-    def media(self) -> dict[str, set[str]]:
-        """Returns the tags of the values that are no numbers, by their kind, such as `texts`."""
+    def unsupported(self) -> dict[str, set[str]]:
+        """Returns the tags of the values that are not read, by their kind, such as `meshes`."""
         found: dict[str, set[str]] = {}
         for file in self._files.values():
-            for tag, kind in file.media() if file.is_accepted else ():
+            for tag, kind in file.unsupported() if file.is_accepted else ():
                 found.setdefault(kind, set()).add(self._prefixes.prefix(file.folder) + tag)
         return found
 
@@ -233,10 +222,10 @@ class _EventFile:
         self._ignored_inode = position.inode if position.ignored else -1
         self.is_accepted = position.accepted
 
-    def media(self) -> Iterator[tuple[str, str]]:
+    def unsupported(self) -> Iterator[tuple[str, str]]:
         for tag, plugin in self._plugins.items():
-            if plugin in _MEDIA_WORDS:
-                yield tag, _MEDIA_WORDS[plugin]
+            if plugin in _UNSUPPORTED_WORDS:
+                yield tag, _UNSUPPORTED_WORDS[plugin]
 
     def unread_bytes(self) -> int:
         try:
@@ -249,7 +238,7 @@ class _EventFile:
         is_same = stat_result.st_ino == self._inode and stat_result.st_size >= known
         return stat_result.st_size - (known if is_same else 0)
 
-    def read(self) -> Iterator[Scalar]:
+    def read(self) -> Iterator[list[EventValue]]:
         stat_result = os.stat(self.path)
         known = max(self._offset, self._known_bytes)
         if stat_result.st_ino != self._inode or stat_result.st_size < known:  # another file of this name
@@ -264,37 +253,38 @@ class _EventFile:
             if self._may_read(os.readlink(f"/proc/self/fd/{file.fileno()}")):
                 yield from self._records(file.fileno(), stat_result.st_size)
 
-    def _records(self, descriptor: int, size: int) -> Iterator[Scalar]:
+    def _records(self, descriptor: int, size: int) -> Iterator[list[EventValue]]:
         while self._offset + _HEADER_BYTES <= size:
             block = os.pread(descriptor, _BLOCK_BYTES, self._offset)
             if len(block) < _HEADER_BYTES:
                 return
             records, is_wrong = self._split(block)
             if not records and not is_wrong:
-                if not (yield from self._large_record(descriptor, size, block)):
+                values = self._large_record(descriptor, size, block)
+                if values is None:
                     return
+                yield values
                 continue
+            values = []
             for record, check, expected in zip(
                 records, masked_crcs(records), self._expected_checks(block, records), strict=True
             ):
                 if check != expected:
-                    self._retry_or_mark_corrupt(size)
-                    return
-                yield from self._new_scalars(record)
+                    is_wrong = True
+                    break
+                values += self._new_values(record)
                 self._offset += _FRAME_BYTES + len(record)
                 self._suspect_size = None
             if is_wrong:
                 self._retry_or_mark_corrupt(size)
+            yield values
+            if is_wrong:
                 return
 
-    def _new_scalars(self, record: bytes) -> Iterator[Scalar]:
-        """Returns the scalars of a record; none of one that an earlier process read."""
-        scalars = decode_scalars(record, self._plugins)
-        if self._offset >= self._known_bytes:
-            return scalars
-        for _ in scalars:
-            pass  # only the plugins of its tags are needed
-        return iter(())
+    def _new_values(self, record: Buffer) -> Iterator[EventValue]:
+        """Returns the values of a record; none of one that an earlier process read, of which only the plugins
+        of its tags are needed."""
+        return decode_values(record, self._plugins, skip=self._offset < self._known_bytes)
 
     def _split(self, block: bytes) -> tuple[list[bytes], bool]:
         """Returns the whole records of a block up to the first large one, and whether the length of the next
@@ -306,7 +296,8 @@ class _EventFile:
             if self._length_checks.get(length) != check:
                 if masked_crc(block[offset : offset + 8]) != check:
                     return records, True
-                self._length_checks[length] = check
+                if len(self._length_checks) < _MAX_KNOWN_LENGTHS:
+                    self._length_checks[length] = check
             if length > _MAX_CHECKED_BYTES or offset + _FRAME_BYTES + length > len(block):
                 break
             records.append(block[offset + _HEADER_BYTES : offset + _HEADER_BYTES + length])
@@ -321,25 +312,30 @@ class _EventFile:
             yield _CRC.unpack_from(block, offset)[0]
             offset += _CRC.size
 
-    def _large_record(self, descriptor: int, size: int, block: bytes) -> Generator[Scalar, None, bool]:
-        """Reads one record that is large or incomplete. Returns whether it was complete."""
+    def _large_record(self, descriptor: int, size: int, block: bytes) -> list[EventValue] | None:
+        """Reads one record that is large or incomplete. Returns its values; None if it is incomplete."""
         length, _ = _LENGTH.unpack_from(block, 0)
         if self._offset + _FRAME_BYTES + length > size:
-            return False
+            return None
+        values: list[EventValue] = []
         if length <= _MAX_RECORD_BYTES:
-            data = os.pread(descriptor, length + _CRC.size, self._offset + _HEADER_BYTES)
+            # parts of a memoryview are no copies
+            data = memoryview(os.pread(descriptor, length + _CRC.size, self._offset + _HEADER_BYTES))
             if len(data) < length + _CRC.size:
-                return False
+                return None
             record = data[:length]
-            scalars = list(self._new_scalars(record))
-            is_checked = bool(scalars) or length <= _MAX_CHECKED_BYTES
+            values += self._new_values(record)
+            is_checked = bool(values) or length <= _MAX_CHECKED_BYTES
             if is_checked and masked_crc(record) != _CRC.unpack_from(data, length)[0]:
                 self._retry_or_mark_corrupt(size)
-                return False
-            yield from scalars
+                return None
+        elif self._offset >= self._known_bytes:
+            limit = format_bytes(_MAX_RECORD_BYTES)
+            reason = f"an event of {format_bytes(length)} is larger than {limit}; it is skipped"
+            values.append(SkippedValue("", reason))
         self._offset += _FRAME_BYTES + length
         self._suspect_size = None
-        return True
+        return values
 
     def _retry_or_mark_corrupt(self, size: int) -> None:
         """Bytes may reach a file out of order. A record is corrupt if it is still wrong after more bytes have
@@ -354,80 +350,20 @@ class _EventFile:
             self._suspect_size = (self._offset, size)
 
 
-def decode_scalars(event: bytes, plugins: dict[str, str]) -> Iterator[Scalar]:
-    """Yields the scalars in one `Event` message; none for events of other kinds and for bytes that are not a
-    message.
-
-    plugins: the plugin of each tag that earlier events of the file stated, which this call extends. The first
-    one counts, as in TensorBoard: later values need not repeat it.
-    """
-    plain = _PLAIN_EVENT.fullmatch(event)
-    if plain is not None:
-        time_bytes, step_bytes, outer, inner, tag_length, tag_bytes, value_bytes = plain.groups()
-        inner_length = tag_length[0] + 7
-        # otherwise, the bytes of the parts only look like these fields
-        if (
-            tag_length[0] == len(tag_bytes)
-            and _read_varint(inner) == inner_length
-            and _read_varint(outer) == inner_length + 1 + len(inner)
-        ):
-            step, tag = _read_varint(step_bytes or b"\0"), decode_text(tag_bytes)
-            if plugins.setdefault(tag, "scalars") == "scalars":
-                yield Scalar(
-                    tag,
-                    step - 2**64 if step >= 2**63 else step,
-                    _DOUBLE.unpack(time_bytes)[0],
-                    _FLOAT.unpack(value_bytes)[0],
-                )
-            return
-    try:
-        wall_time, step, summary = 0.0, 0, b""
-        for number, kind, value in iterate_fields(event):
-            if number == 1 and kind is WireType.FIXED64 and isinstance(value, bytes):
-                (wall_time,) = struct.unpack("<d", value)
-            elif number == 2 and isinstance(value, int):
-                step = value - 2**64 if value >= 2**63 else value
-            elif number == 5 and isinstance(value, bytes):
-                summary = value
-        for number, _, value in iterate_fields(summary):
-            if number == 1 and isinstance(value, bytes):
-                scalar = _summary_value(value, plugins)
-                if scalar is not None:
-                    yield Scalar(scalar[0], step, wall_time, scalar[1])
-    except MalformedMessage:
-        return
+def _with_prefix(values: list[EventValue], prefix: str) -> list[EventValue]:
+    """Returns the values with the prefix before their names."""
+    if not prefix:
+        return values
+    return [_prefixed(value, prefix) for value in values]
 
 
-def _read_varint(data: bytes) -> int:
-    value = 0
-    for shift, byte in enumerate(data):
-        value |= (byte & 0x7F) << 7 * shift
-    return value & 0xFFFFFFFFFFFFFFFF
-
-
-def _summary_value(data: bytes, plugins: dict[str, str]) -> tuple[str, float] | None:
-    """Returns tag and number of one `Summary.Value`; None for images, histograms, text and others."""
-    tag, number_value, plugin = "", None, ""
-    for number, kind, value in iterate_fields(data):
-        if number == 1 and isinstance(value, bytes):
-            tag = decode_text(value)
-        elif number == 2 and kind is WireType.FIXED32 and isinstance(value, bytes):
-            (number_value,) = struct.unpack("<f", value)
-            plugin = "scalars"
-        elif number in _MEDIA:
-            plugin = _MEDIA[number]
-        elif number == 8 and isinstance(value, bytes):
-            number_value = scalar_of_tensor(value)
-        elif number == 9 and isinstance(value, bytes):
-            plugin = plugin or _plugin(value)
-    is_scalar = (plugins.setdefault(tag, plugin) if plugin else plugins.get(tag)) == "scalars"
-    return (tag, number_value) if is_scalar and tag and number_value is not None else None
-
-
-def _plugin(metadata: bytes) -> str:
-    for number, _, value in iterate_fields(metadata):
-        if number == 1 and isinstance(value, bytes):
-            for inner, _, name in iterate_fields(value):
-                if inner == 1 and isinstance(name, bytes):
-                    return decode_text(name)
-    return ""
+def _prefixed(value: EventValue, prefix: str) -> EventValue:
+    match value:
+        case Scalar(tag, step, wall_time, number):
+            return Scalar(prefix + tag, step, wall_time, number)
+        case MediaValue(tag, step, wall_time, content):
+            return MediaValue(prefix + tag, step, wall_time, content)
+        case Hyperparameters(params):
+            return Hyperparameters({prefix + name: param for name, param in params.items()})
+        case SkippedValue(tag, reason):
+            return SkippedValue(prefix + tag if tag else "", reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hopyard.backports import pairwise, zip
@@ -36,21 +36,28 @@ def count_values(data: Any, bins: int) -> dict[str, Any]:
     return _result(edges, counts, len(values) - len(finite), min(finite), max(finite), mean)
 
 
-def given_counts(counts: Iterable[Any], edges: Iterable[Any]) -> dict[str, Any]:
+def given_counts(counts: Iterable[Any], edges: Iterable[Any], *, max_bins: int = MAX_BINS) -> dict[str, Any]:
     """Returns the histogram of counts that were made elsewhere. Raises SpecError unless the edges ascend and
     are one more than the counts."""
     counts, edges = [float(count) for count in counts], [float(edge) for edge in edges]
-    if len(edges) != len(counts) + 1 or not counts or len(counts) > MAX_BINS:
+    if len(edges) != len(counts) + 1 or not counts or len(counts) > max_bins:
         raise SpecError(
             f"a histogram of {len(counts)} counts and {len(edges)} edges",
-            hints=(f"give 1 to {MAX_BINS} counts, and one more edge",),
+            hints=(f"give 1 to {max_bins} counts, and one more edge",),
         )
     if any(not low <= high for low, high in pairwise(edges)):
         raise SpecError("the edges of a histogram are not in ascending order")
-    total = math.fsum(counts) or 1.0
-    middles = [(low + high) / 2 for low, high in pairwise(edges)]
-    mean = math.fsum(count / total * middle for count, middle in zip(counts, middles, strict=True))
-    return _result(edges, counts, 0, edges[0], edges[-1], mean)
+    return _result(edges, counts, 0, edges[0], edges[-1], _mean(counts, edges))
+
+
+def _mean(counts: Sequence[float], edges: Sequence[float]) -> float:
+    """Returns the mean of values in the middles of their bins; NaN where it is not defined."""
+    try:
+        total = math.fsum(counts) or 1.0
+        middles = [(low + high) / 2 for low, high in pairwise(edges)]
+        return math.fsum(count / total * middle for count, middle in zip(counts, middles, strict=True))
+    except (OverflowError, ValueError):  # of infinite edges
+        return math.nan
 
 
 def _count_array(values: Any, bins: int) -> dict[str, Any]:
@@ -91,7 +98,7 @@ def _result(
         "counts": counts,
         "count": sum(counts),
         "not_finite": not_finite,
-        "min": low,
-        "max": high,
+        "min": encode_value(low),
+        "max": encode_value(high),
         "mean": encode_value(mean),
     }

@@ -11,11 +11,10 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from hopyard.backports import dataclass
-from hopyard.domain.media import JSON_TYPE, TEXT_TYPE, MediaKind
+from hopyard.domain.media import JSON_TYPE, TEXT_TYPE, EncodedMedia, MediaKind
 from hopyard.errors import SpecError
 from hopyard.sdk.array_values import (
     flatten,
@@ -42,15 +41,6 @@ _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _AUDIO_TYPES = ("audio/wav", "audio/flac", "audio/ogg", "audio/mpeg")
 _VIDEO_TYPES = ("video/mp4", "video/webm", "image/gif")
 _MAX_CHANNELS = 8  # of audio
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedMedia:
-    """Content as it is stored. type: its media type. details: as in `domain.media.MediaRecord`."""
-
-    type: str
-    data: bytes
-    details: Mapping[str, float] = field(default_factory=dict)
 
 
 class Media(ABC):

@@ -17,12 +17,13 @@ from hopyard.domain.media import (
     MAX_LINE_BYTES,
     MAX_MEDIA_BYTES,
     MAX_PANEL_ITEMS,
+    EncodedMedia,
     MediaRecord,
     encode_record,
 )
 from hopyard.domain.metric_records import MAX_NAME_BYTES
 from hopyard.errors import HopyardError, SpecError
-from hopyard.sdk.media import EncodedMedia, Media
+from hopyard.sdk.media import Media
 from hopyard.sdk.streams import StreamFile
 from hopyard.sdk.warn_once import warn_once
 

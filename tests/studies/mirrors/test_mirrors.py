@@ -11,6 +11,7 @@ import pytest
 from hopyard.domain.ids import TrialId
 from hopyard.domain.space import Space
 from hopyard.domain.study import Goal, Parallel, StudySpec
+from hopyard.replica.summary_values import Scalar
 from hopyard.replica.tfevents import EventFiles
 from hopyard.studies.mirrors.mirror import Mirrors, create_mirrors
 from hopyard.studies.mirrors.mlflow import MLflow
@@ -40,7 +41,10 @@ def test_tensorboard_has_a_folder_for_each_trial(tmp_path: Path) -> None:
     _play(mirrors)
     mirrors.close()
     assert messages == []
-    read = {(scalar.tag, scalar.step): scalar.value for scalar in EventFiles(tmp_path).poll()}
+    scalars = [
+        value for values in EventFiles(tmp_path).poll() for value in values if isinstance(value, Scalar)
+    ]
+    read = {(scalar.tag, scalar.step): scalar.value for scalar in scalars}
     assert {at: value for at, value in read.items() if at[0] != "trial-1/loss"} == {
         ("trial-0/acc", 1): 0.5,
         ("trial-0/acc", 2): 0.75,
