@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from hopyard.domain.attempt import Exit
+from hopyard.domain.checkpoint_retention import RetentionRule
 from hopyard.domain.evaluation import EvaluationSpec
 from hopyard.domain.gang import ANY_NODE, DEFAULT_PRIORITY, Gang, NodeSelector, Role, Topology
 from hopyard.domain.ids import (
@@ -229,6 +230,7 @@ class RunSpec:
     on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
     evaluation: EvaluationSpec | None = None  # the checkpoints that it evaluates
     resume_arguments: tuple[str, ...] = ()  # see `domain.resume_arguments`
+    retention: RetentionRule | None = None  # of checkpoints; None for the defaults
 
     @property
     def size(self) -> int:
