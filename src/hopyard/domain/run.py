@@ -282,6 +282,12 @@ class RunSpec:
         ]
         return tuple(key for key in keys if key is not None)
 
+    @property
+    def follows(self) -> GangId | None:
+        """As in `Gang.follows`."""
+        evaluation = self.evaluation
+        return None if evaluation is None or not evaluation.follow else GangId(evaluation.run)
+
     def to_gang(self, run: RunId, user: str, *, submitted_at: datetime, served_s: float = 0.0) -> Gang:
         """Returns the gang that a policy gets for a waiting run with this spec."""
         return Gang(
@@ -297,6 +303,7 @@ class RunSpec:
             preemptible=self.preemptible,
             input_digests=self.input_digests,
             served_s=served_s,
+            follows=self.follows,
         )
 
 
