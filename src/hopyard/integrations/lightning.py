@@ -84,14 +84,15 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
             self._loop.begin({f"optimizer_{number}": value for number, value in enumerate(tuned)})
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        is_stopping = self._loop is not None and self._loop.reach(
-            trainer.global_step, may_stop=bool(self._stop_in_epoch)
-        )
-        if is_stopping:
-            if self._stop_in_epoch:
-                self._is_in_epoch = True
-                self._save(trainer)
-            self._exit()  # otherwise it was paused inside the epoch, which the next attempt repeats
+        may_stop = bool(self._stop_in_epoch)
+        if self._loop is None or not self._loop.reach(trainer.global_step, may_stop=may_stop):
+            return
+        if may_stop:
+            self._is_in_epoch = True
+            self._save(trainer)
+        self._loop.exit(
+            self._saved
+        )  # otherwise it was paused inside the epoch, which the next attempt repeats
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._loop is None:
@@ -102,16 +103,12 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
         if is_stopping or done % self._every == 0 or done == total:
             self._save(trainer)
         if is_stopping:
-            self._exit()
+            self._loop.exit(self._saved)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._loop is not None:
             self._loop.end()
             self._loop = None
-
-    def _exit(self) -> None:
-        if self._loop is not None:
-            self._loop.exit(self._saved)
 
     def _save(self, trainer: Trainer) -> None:
         self._saved = trainer.global_step
