@@ -52,6 +52,47 @@ def test_best_and_kept_checkpoints_remain_and_are_named(shell: Shell, client: Cl
     assert [saved["step"] for saved in listed if saved["kept"]] == [5]
 
 
+_SAVES_BOTH = """
+import pathlib, time
+import hopyard as hop
+hop.bind(a=1)
+pathlib.Path('out').mkdir()
+for step in range(1, 8):
+    hop.log(val_acc=1 - abs(step - 3) / 10, loss=step, step=step)
+    hop.save(step=step)
+    pathlib.Path(f'out/model-{step}.json').write_text(str(step))
+"""
+
+
+def test_keep_chooses_checkpoints_and_the_list_shows_why(shell: Shell) -> None:
+    shell.write("both.py", _SAVES_BOTH)
+    rule = "last=1,best=2,every=5,metric=min:loss"
+    run = shell.hop("run", "--keep", rule, "--checkpoints", "out", "-n", "both", "both.py")
+    assert run.code == 0, run.stderr_text
+    listed = shell.hop("checkpoint", "ls", "both", "--json").json
+    expected = {1: ["best=2"], 2: ["best=2"], 5: ["every=5"], 7: ["last=1"]}
+    assert {saved["step"]: saved["kept_for"] for saved in listed if not saved["path"]} == expected
+    # those of the script itself have the metrics that were logged before: here all those of the last step
+    own = {saved["step"]: saved["kept_for"] for saved in listed if saved["path"]}
+    assert own[7][0] == "last=1" and "every=5" in own[5] and len(own) < 7, own
+    lines = shell.hop("checkpoint", "ls", "both").text.splitlines()
+    assert "KEPT FOR" in lines[0] and any("best=2" in line for line in lines)
+    assert f"keeps  {rule}" in " ".join(shell.hop("info", "both").text.split()).replace("keeps ", "keeps  ")
+    shell.write("hop.yaml", "keep: {last: 1, best: 0}\nroles: [{command: python both.py}]\n")
+    assert shell.hop("run", "-n", "file", "hop.yaml").code == 0
+    assert [saved["step"] for saved in shell.hop("checkpoint", "ls", "file", "--json").json] == [7]
+    assert "keep: last=1,best=0" in shell.hop("run", "--print-spec", "hop.yaml").text
+    for words, message in (
+        (("--keep", "last=0"), "--keep: last=0 is out of range"),
+        (("--keep", "best"), "--keep: `best` is not KEY=VALUE"),
+    ):
+        refused = shell.hop("run", *words, "both.py")
+        assert refused.code == 2 and message in refused.stderr_text
+    shell.write("hop.yaml", "keep: {evry: 1}\nroles: [{command: python both.py}]\n")
+    refused = shell.hop("run", "hop.yaml")
+    assert "unknown part `evry`" in refused.stderr_text and "did you mean `every`?" in refused.stderr_text
+
+
 _SAVES_TWICE = """
 import hopyard as hop
 state = hop.bind(text='')

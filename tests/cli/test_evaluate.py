@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hopyard.api_client.client import Client
 from hopyard.client.run_lookup import get_run
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, wait_until
 
 MODEL = """
 import os, time
@@ -90,6 +90,38 @@ def test_evaluator_of_a_file_and_single_checkpoints(shell: Shell, client: Client
     alone = shell.hop("run", "evaluate.py")
     assert alone.code == 1
     assert "hop.checkpoints: this run evaluates no other run" in alone.stderr_text
+
+
+def test_evaluator_makes_room_for_the_run_that_it_follows(shell: Shell, client: Client) -> None:
+    """Both need the whole node. The evaluator has it while the run is released."""
+    shell.write(
+        "train.py",
+        MODEL
+        + """
+for turn in hop.loop(range(10**6)):
+    model.n += 1
+    time.sleep(0.05)
+    if hop.run().restored_step is not None:
+        break
+""",
+    )
+    shell.write("evaluate.py", MODEL + "for each in hop.checkpoints(): print(each.step, flush=True)\n")
+    trained = shell.detach("--cpus", "4", "train.py")
+    run = get_run(client, trained)["id"]
+    wait_until(lambda: any(client.iterate_run_checkpoints(run)))
+    assert "released" in shell.hop("pause", trained, "--release", "--timeout", "120").stderr_text
+    evaluator = shell.hop(
+        "evaluate", trained, "--newest", "--detach", "--cpus", "4", "evaluate.py"
+    ).text.strip()
+    wait_until(lambda: shell.hop("logs", evaluator, "--stdout").text != "")
+    assert shell.hop("resume", trained).code == 0
+    assert shell.hop("logs", "-f", evaluator).code == 0
+    checkpoints = list(client.iterate_run_checkpoints(run))
+    # the output of its first attempt, which evaluated the one before, is hidden
+    assert shell.hop("logs", evaluator, "--stdout").text == f"{checkpoints[-1]['step']}\n"
+    phases = [get_run(client, name)["phase"] for name in (trained, evaluator)]
+    assert phases == ["succeeded", "succeeded"]
+    assert f"it evaluates run {trained}" in shell.hop("info", evaluator).text
 
 
 def test_evaluation_of_an_evaluation_is_refused(shell: Shell) -> None:

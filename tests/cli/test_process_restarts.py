@@ -25,6 +25,21 @@ for turn in hop.loop(range(8), every=2):
     if (process, turn) == (0, 4): raise ValueError('lost connection')
     if (process, turn) == (1, 6): os.kill(os.getpid(), 9)
 """
+# It saves its own checkpoints, and continues only if an argument names one.
+OWN = """
+import os, pathlib, sys
+resume = dict(word.split('=') for word in sys.argv[1:]).get('--resume', '')
+first = int(pathlib.Path(resume).read_text()) + 1 if resume else 0
+process = int(os.environ.get('HOPYARD_RESTART_COUNT', 0))
+print('process', process, 'begins at', first, os.path.basename(resume), flush=True)
+for step in range(first, 6):
+    scratch = pathlib.Path('out', 'scratch.tmp')
+    scratch.parent.mkdir(exist_ok=True)
+    scratch.write_text(str(step))
+    scratch.rename(f'out/checkpoint-{step}.json')
+    if step == 1 and process == 0: sys.exit('lost connection')
+    if step == 3 and process == 1: sys.exit('lost connection')
+"""
 ACTOR = """
 import os, sys, time
 if os.environ['RANK'] == '1' and 'HOPYARD_RESTART_COUNT' not in os.environ:
@@ -55,6 +70,25 @@ def test_restarted_process_continues_from_its_newest_checkpoint(shell: Shell, cl
         "lost connection"
     ) in info
     assert "step 6 (2 of 2): killed by signal 9" in info
+
+
+def test_restarted_process_gets_the_resume_arguments(shell: Shell) -> None:
+    shell.write("train.py", OWN)
+    shell.write(
+        "hop.yaml",
+        "restart: {policy: on-failure, limit: 2, backoff: 0.1s}\n"
+        "checkpoints: out\nresume_args: --resume={checkpoint}\n"
+        "roles: [{command: python train.py}]\n",
+    )
+    run = shell.hop("run", "--json", "hop.yaml").json
+    assert run["phase"] == "succeeded", run
+    assert shell.hop("logs", run["name"], "--stdout").text.splitlines() == [
+        "process 0 begins at 0 ",
+        "process 1 begins at 2 checkpoint-1.json",
+        "process 2 begins at 4 checkpoint-3.json",
+    ]
+    info = shell.hop("info", run["name"]).text
+    assert "the checkpoint is out/checkpoint-3.json" in info
 
 
 def test_replica_that_fails_more_often_than_allowed_ends_its_gang(shell: Shell) -> None:

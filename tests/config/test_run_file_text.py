@@ -17,6 +17,7 @@ from hopyard.config.role_section import RESOURCE_KEYS, ROLE_KEYS
 from hopyard.config.run_file import TOP_KEYS, read_run_file
 from hopyard.config.run_file_text import format_run_file, run_file_values
 from hopyard.config.run_request import DatasetRequest, EvaluatorRequest, RoleRequest, RunRequest
+from hopyard.domain.checkpoint_retention import RetentionRule
 from hopyard.domain.notification import NotifyOn, NotifyTarget
 from hopyard.domain.restart_policy import NO_RESTART, RestartMode, RestartPolicy
 
@@ -137,6 +138,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         ),
         outputs=tuple(draw(st.lists(st.sampled_from(["*.pt", "!tmp"]), max_size=2, unique=True))),
         metric_lines=tuple(draw(st.sampled_from([[], ["step {step}: loss {loss}"]]))),
+        retention=draw(st.sampled_from([None, RetentionRule(), RetentionRule(2, 0, 10, "max:val_acc")])),
         resume_arguments=tuple(draw(st.sampled_from([[], ["--resume {checkpoint}", "-p a=b"]]))),
         ports=draw(st.sampled_from([{}, {"80": 80}, {"web": 80, "81": 81}])),
         evaluator=draw(st.none() | st.builds(EvaluatorRequest, roles(name="judge"), st.booleans())),
@@ -175,7 +177,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         requirements=tmp_path / "r.txt", interpreter=sys.executable, secrets=("S",), max_output_bytes=MIB,
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
-        resume_arguments=("--resume {checkpoint}",), idle_s=60.0,
+        resume_arguments=("--resume {checkpoint}",), idle_s=60.0, retention=RetentionRule(last=2),
         evaluator=EvaluatorRequest(role),
     )  # fmt: skip
     values = run_file_values(request)

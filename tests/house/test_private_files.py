@@ -24,6 +24,7 @@ ELSEWHERE = {
     "datasets/transfer.py": "the folder that a user pulls into",
     "datasets/tree_cache.py": "copies of trees, in the 0700 folder of a replica",
     "engines/local/cgroups.py": "cgroups",
+    "integrations/keras.py": "a checkpoint in the folder that the script chooses, as Keras writes it",
     "replica/resource_limits.py": "cgroups",
     "replica/uploads.py": (
         "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again"

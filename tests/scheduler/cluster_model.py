@@ -72,6 +72,7 @@ def gang(
     where: NodeSelector = ANY_NODE,
     topology: Topology | None = None,
     milli: int = 0,
+    follows: str | None = None,
 ) -> Gang:
     """A gang of `replicas` with `gpus` each."""
     role = Role(
@@ -88,6 +89,7 @@ def gang(
         limit_s,
         script,
         preemptible,
+        follows=None if follows is None else GangId(follows),
     )
 
 

@@ -170,6 +170,9 @@ def test_run_token_reads_no_stream_of_another_run(tmp_path: Path) -> None:
         mixed = f"/runs/{mine['id']}/raw/{other['id']}.1/0/stdout"
         assert (await api.send("GET", mixed, token=token)).status_code == 403
         await api.request("GET", mixed, status=404)  # a user gets 404
+        # an evaluation reads in a later attempt what an earlier one has done
+        earlier = f"/runs/{mine['id']}/raw/{mine['id']}.2/0/events"
+        assert (await api.send("GET", earlier, token=token)).status_code == 200
         cursors = f'{{"{other["id"]}.1:0:stdout": 0}}'
         assert (
             await api.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)

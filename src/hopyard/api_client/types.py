@@ -235,7 +235,8 @@ class CheckpointOut(TypedDict):
     damaged: it cannot be read, and is not used. best_by: the metric by which the script chooses the best
     checkpoint: "max:val_acc" as requested, "val_acc" as derived from its results, "" for none. best: it
     has the best value of the run; set in listings only. path: where the script saved it itself, below
-    `run/` or `work/`; "" for a checkpoint of Hopyard."""
+    `run/` or `work/`; "" for a checkpoint of Hopyard. kept_for: why the retention keeps it: `last=3`,
+    `best=2`, `every=10`, `kept`, `resumed` (an attempt began with it), `all`; set in listings only."""
 
     attempt: str
     best: bool
@@ -243,6 +244,7 @@ class CheckpointOut(TypedDict):
     created_at: str
     damaged: bool
     kept: bool
+    kept_for: NotRequired[list[str]]
     manifest: str
     metrics: dict[str, float | Literal["-Infinity", "Infinity", "NaN"]]
     offsets: dict[str, int]
@@ -1154,6 +1156,29 @@ class ResumeIn(TypedDict):
     step: int
 
 
+class RetentionIn(TypedDict):
+    """Which checkpoints are kept: the newest `last` (null: as the server is set), the `best` ones by
+    `metric` ("max:val_acc"; "" for that of the run), and those with a step that is a multiple of
+    `every`."""
+
+    best: NotRequired[int]
+    every: NotRequired[int | None]
+    last: NotRequired[int | None]
+    metric: NotRequired[str]
+
+
+class RetentionRule(TypedDict):
+    """What a run keeps. last: the number of the newest checkpoints; None for the setting of the server.
+    best: the number of those with the best values. every: each checkpoint with a step that is a multiple;
+    None keeps none for its step. metric: for `best`, "max:val_acc" or "val_acc"; "" for that of the
+    run."""
+
+    best: NotRequired[int]
+    every: NotRequired[int | None]
+    last: NotRequired[int | None]
+    metric: NotRequired[str]
+
+
 class RoleIn(TypedDict):
     command: Sequence[str]
     essential: NotRequired[bool]
@@ -1345,6 +1370,7 @@ class RunSpec(TypedDict):
     reads: NotRequired[list[str]]
     resume: NotRequired[ResumeFrom | None]
     resume_arguments: NotRequired[list[str]]
+    retention: NotRequired[RetentionRule | None]
     roles: list[RoleSpec]
     secrets: NotRequired[list[str]]
     study: NotRequired[StudyIn | None]
@@ -1488,6 +1514,7 @@ class SpecIn(TypedDict):
     reads: NotRequired[Sequence[str]]
     resume: NotRequired[ResumeIn | None]
     resume_arguments: NotRequired[Sequence[str]]
+    retention: NotRequired[RetentionIn | None]
     roles: Sequence[RoleIn]
     secrets: NotRequired[Sequence[str]]
     study: NotRequired[StudyIn | None]

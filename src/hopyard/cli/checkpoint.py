@@ -23,6 +23,7 @@ def checkpoint(ctx: click.Context) -> None:
     """List, keep and remove the checkpoints of a run.
 
     A run keeps its newest checkpoints, the best one, and those that `keep` or `hop.save(keep=True)` marks.
+    `hop run --keep` chooses others.
     RUN@STEP, RUN@newest and RUN@best name one: `hop fork RUN@best`, `hop pull RUN@best`.
     """
     if ctx.invoked_subcommand is None:
@@ -35,7 +36,8 @@ def checkpoint(ctx: click.Context) -> None:
 def list_checkpoints(ref: str, as_json: bool) -> None:
     """List the checkpoints of RUN in the order in which they were saved.
 
-    The marks are: newest, best (by the metric of the run), kept, damaged.
+    The marks are: newest, best (by the metric of the run), kept, damaged. KEPT FOR shows why `--keep` keeps a
+    checkpoint: last=3, best=2, every=10, `kept` (a mark), `resumed` (an attempt began with it).
     """
     from hopyard.api_client.local_server import connect
     from hopyard.client.run_lookup import get_run
@@ -121,9 +123,10 @@ def _format_rows(checkpoints: list[api.CheckpointOut]) -> list[str]:
                 format_clock(saved["created_at"]),
                 format_bytes(saved["size_bytes"]),
                 " ".join(mark for mark, is_set in marks.items() if is_set),
+                " ".join(saved.get("kept_for", ())),
                 escape(saved.get("path", "").partition("/")[2]),
                 "  ".join(f"{escape(k)} {format_number(v)}" for k, v in (saved.get("metrics") or {}).items()),
             ]
         )
-    names = ["STEP", "ATTEMPT", "SAVED", "SIZE", "", "FILE", "METRICS"]
+    names = ["STEP", "ATTEMPT", "SAVED", "SIZE", "", "KEPT FOR", "FILE", "METRICS"]
     return console.format_table(names, rows, right=(0, 1, 3))

@@ -34,6 +34,7 @@ from hopyard.config.resource_requests import (
     format_topology,
 )
 from hopyard.config.units import format_cpus, format_memory, format_time
+from hopyard.domain.checkpoint_retention import RetentionRule, format_retention
 from hopyard.domain.notification import shown_target
 from hopyard.domain.text import escape, first_line
 from hopyard.errors import NotFound
@@ -140,6 +141,8 @@ def info_lines(
         yield "ports", ", ".join(str(n) if name == str(n) else f"{name}={n}" for name, n in ports.items())
     yield from _labelled_lines("notifies", [_target_text(target) for target in spec.get("on_end", ())])
     yield from _labelled_lines("resume with", list(spec.get("resume_arguments", ())))
+    if (kept := spec.get("retention")) is not None:
+        yield "keeps", format_retention(RetentionRule(**kept))
     yield from _labelled_lines("outputs", [", ".join(spec["outputs"])] if spec.get("outputs") else [])
     if spec.get("forked_from"):
         yield (

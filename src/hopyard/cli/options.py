@@ -202,6 +202,15 @@ resume_argument_option = click.option(
         "its path; or '-p NAME=VALUE' (repeatable)."
     ),
 )
+keep_option = click.option(
+    "--keep",
+    "retention",
+    metavar="RULE",
+    help=(
+        "Which checkpoints are kept: last=3,best=2,every=10,metric=max:val_acc (any of these; every=10: "
+        "steps that are multiples of 10).  [default: the last 3 and the best one]"
+    ),
+)
 preempt_option = click.option(
     "--no-preempt",
     "preemptible",

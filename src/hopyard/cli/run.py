@@ -17,6 +17,7 @@ from hopyard.cli.options import (
     gpu_memory_option,
     idle_option,
     json_option,
+    keep_option,
     launcher_option,
     max_metrics_option,
     max_output_option,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
 @processes_option
 @private_folders_option
 @checkpoints_option
+@keep_option
 @resume_argument_option
 @topology_option
 @pool_option

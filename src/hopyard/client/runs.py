@@ -197,6 +197,7 @@ def submit(
     processes: int | None = None,
     checkpoints: str | Sequence[str] = (),
     resume_args: str | Sequence[str] = (),
+    keep: str = "",
     ports: Sequence[int | str] = (),
     on_end: str | Sequence[str] = (),
     queue: str | None = None,
@@ -213,7 +214,7 @@ def submit(
     what: a script (`"train.py"`), a command in PATH, or a `hop.yaml`. arguments: of the script or command.
     folder: the code that travels with the run; by default the current folder. The other parameters have the
     names and the forms of the options of `hop run`; `time_limit` is `--time`, in seconds or as `"2h"`, and
-    `start_from` is `--from`, and `resume_args` is `--resume-arg`.
+    `start_from` is `--from`, `resume_args` is `--resume-arg`, and `keep` is a text as of `--keep`.
     Raises SpecError for the errors of `hop run`, before anything is submitted.
     """
     here = Path(folder or Path.cwd()).resolve()
@@ -237,6 +238,7 @@ def submit(
         "ports": tuple(map(str, ports)),
         "on_end": (on_end,) if isinstance(on_end, str) else tuple(on_end),
         "resume_arguments": (resume_args,) if isinstance(resume_args, str) else tuple(resume_args),
+        "retention": keep,
         "queue": queue,
         "priority": priority,
         "time": _option_text(time_limit),

@@ -67,6 +67,7 @@ from hopyard.config.schemas.runs import SpecIn
 from hopyard.config.section_values import read_field, read_name, read_param
 from hopyard.config.spec_keys import check_file_spec
 from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
+from hopyard.domain.checkpoint_retention import RetentionRule, parse_retention, read_retention
 from hopyard.domain.ids import check_label
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notification import (
@@ -104,6 +105,7 @@ RUN_KEYS = (
     "ports",
     "on_end",
     "resume_args",
+    "keep",
 )
 TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "evaluator", "roles")
 
@@ -144,6 +146,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         ports=_read_ports(top),
         on_end=_read_targets(top),
         resume_arguments=_read_resume_arguments(top),
+        retention=_read_retention(top),
         requirements=_read_requirements(top, base),
         python="" if "/" in top.text("python") else top.text("python"),
         interpreter=_read_interpreter(top, base),
@@ -265,6 +268,19 @@ def _read_resume_arguments(top: YamlSection) -> tuple[str, ...]:
             )
         top.parsed(key, partial(check_resume_arguments, (text,), what=key))
     return tuple(text for _, text in texts)
+
+
+def _read_retention(top: YamlSection) -> RetentionRule | None:
+    value = top.values.get("keep")
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return top.parsed("keep", lambda: read_retention({str(k): v for k, v in value.items()}, what="keep"))
+    if not isinstance(value, str):
+        raise top.error(
+            "keep", f"{format_given(value)} is not a rule", "for example `keep: last=3,best=2,every=10`"
+        )
+    return top.parsed("keep", partial(parse_retention, value, what="keep"))
 
 
 def _read_outputs(top: YamlSection) -> tuple[str, ...]:

@@ -282,6 +282,18 @@ _PROPERTIES: dict[str, Schema] = {
         "minLength": 1,
         "items": _PATTERN,
     },
+    "keep": {
+        "description": "Which checkpoints are kept: last=3,best=2,every=10,metric=max:val_acc.",
+        "type": ["string", "object", "null"],
+        "minLength": 1,
+        "properties": {
+            "last": {"type": "integer", "minimum": 1},
+            "best": {"type": "integer", "minimum": 0},
+            "every": {"type": "integer", "minimum": 1},
+            "metric": {"type": "string"},
+        },
+        "additionalProperties": False,
+    },
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
     "launcher": _LAUNCHER,
     "roles": {

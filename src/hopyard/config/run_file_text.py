@@ -10,6 +10,7 @@ from hopyard.config.resource_requests import GpuRequest
 from hopyard.config.restart_section import restart_values
 from hopyard.config.run_request import DatasetRequest, EvaluatorRequest, RoleRequest, RunRequest
 from hopyard.config.yaml_loader import dump_yaml
+from hopyard.domain.checkpoint_retention import format_retention
 from hopyard.domain.launcher import PARAMETER_SERVER_ROLE, Launcher
 from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.param_format import ParamStyle
@@ -43,6 +44,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "launcher": _common_launcher(request.roles),
         "on_end": [_target_value(target) for target in request.on_end],
         "resume_args": list(request.resume_arguments),
+        "keep": "" if request.retention is None else format_retention(request.retention),
         "evaluator": _evaluator_values(request.evaluator),
         "roles": [_role_values(role, _common_launcher(request.roles)) for role in request.roles],
     }

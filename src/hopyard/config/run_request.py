@@ -22,6 +22,7 @@ from hopyard.config.limits import (
 )
 from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
+from hopyard.domain.checkpoint_retention import RetentionRule, parse_retention
 from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.gang import NODE_LEVEL, Closeness
 from hopyard.domain.idle_rule import MIN_IDLE_S
@@ -155,6 +156,7 @@ class RunRequest:
     on_end: tuple[NotifyTarget, ...] = ()
     evaluation: Mapping[str, Any] | None = None
     resume_arguments: tuple[str, ...] = ()
+    retention: RetentionRule | None = None
     evaluator: EvaluatorRequest | None = None
 
     def evaluation_of(self, run: str, *, newest: bool = False) -> RunRequest:
@@ -172,6 +174,7 @@ class RunRequest:
             ports={},
             on_end=(),
             resume_arguments=(),
+            retention=None,
             idle_s=None,
             evaluator=None,
             evaluation={"run": run, "newest": newest, "step": None, "follow": True},
@@ -210,6 +213,7 @@ class RunRequest:
             **({"on_end": [asdict(target) for target in self.on_end]} if self.on_end else {}),
             **({} if self.evaluation is None else {"evaluation": dict(self.evaluation)}),
             **({"resume_arguments": list(self.resume_arguments)} if self.resume_arguments else {}),
+            **({} if self.retention is None else {"retention": asdict(self.retention)}),
         }
 
 
@@ -409,6 +413,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["ports"] = parse_ports(options["ports"])
     if options.get("on_end"):
         fields["on_end"] = check_targets([parse_target(text) for text in options["on_end"]], what="--on-end")
+    if options.get("retention"):
+        fields["retention"] = parse_retention(options["retention"])
     if options.get("resume_arguments"):
         fields["resume_arguments"] = check_resume_arguments(options["resume_arguments"])
     if options.get("preemptible") is not None:

@@ -16,6 +16,7 @@ _RUN_KEYS = {
     "max_metrics_bytes": "max_metrics",
     "checkpoint_files": "checkpoints",
     "resume_arguments": "resume_args",
+    "retention": "keep",
 }
 _ROLE_KEYS = {"min_replicas": "replicas"}
 _RESOURCE_KEYS = {

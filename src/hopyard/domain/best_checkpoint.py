@@ -17,13 +17,25 @@ def best_checkpoint(checkpoints: Sequence[Checkpoint], datasets: Iterable[Datase
     one that the SDK derived. The newest checkpoint states the metric of the script. Of equal values the
     earliest wins, since later checkpoints repeat the value of the last evaluation.
     """
+    return next(iter(best_checkpoints(checkpoints, 1, datasets=datasets)), None)
+
+
+def best_checkpoints(
+    checkpoints: Sequence[Checkpoint], count: int, *, metric: str = "", datasets: Iterable[Dataset] = ()
+) -> list[Checkpoint]:
+    """Returns the best undamaged checkpoints of as many steps, the best one first, as `best_checkpoint`
+    ranks them. metric: "max:val_acc" or "val_acc", which decides alone if it is given."""
     undamaged = [checkpoint for checkpoint in checkpoints if not checkpoint.damaged]
-    newest_choice = next((c.best_by for c in reversed(undamaged) if c.best_by), "")
-    for metric, higher in _ranking_metrics(newest_choice, datasets):
-        measured = [checkpoint for checkpoint in undamaged if _has_number(checkpoint, metric)]
-        if measured:
-            return min(measured, key=lambda c: sort_key(c.metrics[metric], higher=higher))
-    return None
+    newest_choice = metric or next((c.best_by for c in reversed(undamaged) if c.best_by), "")
+    for name, higher in _ranking_metrics(newest_choice, () if metric else datasets):
+        measured = [checkpoint for checkpoint in undamaged if _has_number(checkpoint, name)]
+        ranked = sorted(measured, key=lambda c: sort_key(c.metrics[name], higher=higher))
+        if ranked:
+            of_step: dict[int, Checkpoint] = {}
+            for checkpoint in ranked:
+                of_step.setdefault(checkpoint.step, checkpoint)
+            return list(of_step.values())[:count]
+    return []
 
 
 def checkpoint_of_value(

@@ -41,6 +41,13 @@ class ServicePreemption:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationPreemption:
+    """The run evaluates the checkpoints of the gang, which waits for its resources."""
+
+    run: GangId
+
+
+@dataclass(frozen=True, slots=True)
 class ReservationPreemption:
     """A reservation needs its resources. starts_in_s: seconds until its start, at most 0 if it has
     started."""
@@ -50,5 +57,10 @@ class ReservationPreemption:
 
 
 PreemptionCause = (
-    QuotaReclamation | PriorityPreemption | TimeSlicePreemption | ServicePreemption | ReservationPreemption
+    QuotaReclamation
+    | PriorityPreemption
+    | TimeSlicePreemption
+    | ServicePreemption
+    | EvaluationPreemption
+    | ReservationPreemption
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from hopyard.backports import StrEnum, dataclass
 from hopyard.domain.attempt import Exit
+from hopyard.domain.checkpoint_retention import RetentionRule
 from hopyard.domain.evaluation import EvaluationSpec
 from hopyard.domain.gang import ANY_NODE, DEFAULT_PRIORITY, Gang, NodeSelector, Role, Topology
 from hopyard.domain.ids import (
@@ -229,6 +230,7 @@ class RunSpec:
     on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
     evaluation: EvaluationSpec | None = None  # the checkpoints that it evaluates
     resume_arguments: tuple[str, ...] = ()  # see `domain.resume_arguments`
+    retention: RetentionRule | None = None  # of checkpoints; None for the defaults
 
     @property
     def size(self) -> int:
@@ -280,6 +282,12 @@ class RunSpec:
         ]
         return tuple(key for key in keys if key is not None)
 
+    @property
+    def follows(self) -> GangId | None:
+        """As in `Gang.follows`."""
+        evaluation = self.evaluation
+        return None if evaluation is None or not evaluation.follow else GangId(evaluation.run)
+
     def to_gang(self, run: RunId, user: str, *, submitted_at: datetime, served_s: float = 0.0) -> Gang:
         """Returns the gang that a policy gets for a waiting run with this spec."""
         return Gang(
@@ -295,6 +303,7 @@ class RunSpec:
             preemptible=self.preemptible,
             input_digests=self.input_digests,
             served_s=served_s,
+            follows=self.follows,
         )
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hopyard.config.home import Home
@@ -32,7 +33,7 @@ from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import gpu_memory_checks
 from hopyard.replica.hosts_file import mount_hosts_file
-from hopyard.replica.launchers.launch_command import end_launch, launch_command
+from hopyard.replica.launchers.launch_command import end_launch
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.metric_history import MetricHistory
 from hopyard.replica.orphan_killer import OrphanKiller
@@ -40,12 +41,12 @@ from hopyard.replica.output_metrics import append_missing_points
 from hopyard.replica.output_recorder import OutputRecorder, dropped_output
 from hopyard.replica.output_uploads import OutputUploader
 from hopyard.replica.prepare import RunPreparation, home_view
-from hopyard.replica.process_env import process_env, record_machine_env
+from hopyard.replica.process_command import process_command
+from hopyard.replica.process_env import record_machine_env
 from hopyard.replica.process_restarts import ProcessRestarts
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.resource_limits import MemoryLimit, ReplicaCgroups
-from hopyard.replica.resume_command import with_resume_arguments
 from hopyard.replica.run_folder import RunFolder
 from hopyard.replica.script_checkpoints import ScriptCheckpoints
 from hopyard.replica.server_connection import ServerConnection
@@ -54,13 +55,7 @@ from hopyard.replica.supervisor import PeriodicAction, Supervisor, Wakeup
 from hopyard.replica.system_metrics import FIRST_INTERVAL_S, SystemMetrics
 from hopyard.replica.tensorboard_tail import TensorBoardTail, follow_event_files, read_positions
 from hopyard.replica.unstored_folders import UnstoredFolders
-from hopyard.replica.user_command import (
-    param_variables,
-    report_unread_params,
-    user_command,
-    with_dataset_folders,
-    write_param_file,
-)
+from hopyard.replica.user_command import report_unread_params
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
@@ -208,29 +203,13 @@ class Replica:
             folder, spec, self._server, stack, self._report_preparing, self._run_folder
         )
         prepared = preparation.run()
-        launch, resume_words = with_resume_arguments(
-            spec.launch, self._run_folder, folder, restored=prepared.restored
+        launch = spec.launch
+        build_command = partial(
+            process_command, spec, folder, self._run_folder, prepared, url=self._server.url
         )
-        launch = with_dataset_folders(launch, prepared.datasets)
-        env = process_env(
-            replace(spec, launch=launch),
-            folder,
-            url=self._server.url,
-            interpreter=prepared.interpreter.path,
-            datasets=prepared.datasets,
-            restored=prepared.restored,
-            virtual_env=prepared.interpreter.virtual_env,
-        )
-        if spec.launch.rank == 0:
+        argv, env = build_command(restored=prepared.restored)
+        if launch.rank == 0:
             record_machine_env(folder, spec.node.pass_environment)
-        command = user_command(launch, prepared.datasets, spec.node.ports)
-        env |= param_variables(launch, command)
-        write_param_file(launch, folder.work)
-        argv = [*command.words, *resume_words]
-        if argv[0] in ("python", "python3"):
-            argv[0] = prepared.interpreter.path
-        argv, variables = launch_command(spec, folder, argv, interpreter=prepared.interpreter.path, env=env)
-        env |= variables
         view = home_view(spec, folder)
         if view is not None:
             view = replace(
@@ -282,6 +261,8 @@ class Replica:
             self._server_offsets,
             lambda detail: self._shipper.set_status(self._status(ReplicaPhase.RUNNING, detail)),
             launch.restore if prepared.restored else None,
+            build_command if launch.resume_arguments else None,
+            self._run_folder.complete_checkpoints,
         )
         return self._supervise_all(process, cgroups, restarts)
 
@@ -322,7 +303,8 @@ class Replica:
                 last = restarts.last_exit(exit)
                 if last is not None:
                     return last
-                process = replace(process, env=restarts.prepare(exit, process.env))
+                words, env = restarts.prepare(exit, process.argv, process.env)
+                process = replace(process, argv=words, env=env)
                 begins = restarts.output_begins()
                 cgroups = self._start_process(process)
                 self._shipper.set_status(self._status(ReplicaPhase.RUNNING))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hopyard.domain.attempt import Exit
+from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.launch import RestorePoint
 from hopyard.domain.metric_records import MAX_RECORD_BYTES, complete_bytes
@@ -47,7 +47,9 @@ class ProcessRestarts:
     """Decides about restarts, and prepares the files of the replica for the next process.
 
     find_stop: returns the order to stop, if there is one. server_offsets: maps offsets of the streams' files
-    to those of the server's copies. report: called with the state of the wait.
+    to those of the server's copies. report: called with the state of the wait. build_command: builds the
+    command of a process, as `process_command`; None for one that is the same in all of them.
+    list_checkpoints: returns the checkpoints of the script itself, the newest first.
     """
 
     folder: ReplicaDir
@@ -59,7 +61,10 @@ class ProcessRestarts:
     server_offsets: Callable[[Mapping[str, int]], dict[str, int]]
     report: Callable[[str], None]
     restored: RestorePoint | None = None  # the checkpoint that the newest process started from
+    build_command: Callable[..., tuple[list[str], dict[str, str]]] | None = None
+    list_checkpoints: Callable[..., list[str]] = lambda **_: []
     _restarted_at: list[float] = field(default_factory=list)
+    _ended_at: float = 0.0  # the Unix time at which the newest process ended
 
     @property
     def count(self) -> int:
@@ -68,7 +73,7 @@ class ProcessRestarts:
     def last_exit(self, exit: Exit) -> Exit | None:
         """Returns the exit of the replica after its process ended with `exit`; None if another process has to
         start now. Waits for the backoff, and for the checkpoint to start from."""
-        policy = self.spec.launch.restart
+        policy, self._ended_at = self.spec.launch.restart, time.time()
         if self.spec.launch.study is not None or not policy.allows(exit):
             return exit
         if (order := self.find_stop()) is not None:
@@ -84,14 +89,21 @@ class ProcessRestarts:
         self._restarted_at.append(time.monotonic())
         return None
 
-    def prepare(self, exit: Exit, env: Mapping[str, str]) -> Mapping[str, str]:
-        """Prepares the files for the next process, after one with this exit. Returns its environment."""
+    def prepare(
+        self, exit: Exit, argv: Sequence[str], env: Mapping[str, str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Prepares the files for the next process, after one with this exit. Returns its command and its
+        environment. It gets resume arguments as the first process of a new attempt does."""
         self._clear_traces()
         saved = self._saved_steps()
         step = None if self.restored is None else self.restored.step
         begins = next((each.offsets for each in reversed(saved) if each.step == step), None)
         self._record(exit, step, begins)
-        return self._environment(env)
+        if self.build_command is not None:
+            killed_at = self._ended_at if exit.kind is ExitKind.SIGNAL else None
+            newest = self.list_checkpoints(killed_at=killed_at)
+            argv, env = self.build_command(restored=self.restored is not None, newest=newest)
+        return argv, self._environment(env)
 
     def output_begins(self) -> dict[str, int]:
         """Returns where the output of the next process begins in its streams."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,16 +15,22 @@ from hopyard.replica.run_folder import RunFolder
 
 
 def with_resume_arguments(
-    launch: ReplicaLaunch, run_folder: RunFolder, folder: ReplicaDir, *, restored: bool
+    launch: ReplicaLaunch,
+    run_folder: RunFolder,
+    folder: ReplicaDir,
+    *,
+    restored: bool,
+    newest: Sequence[str] = (),
 ) -> tuple[ReplicaLaunch, tuple[str, ...]]:
     """Returns the launch with the parameters of its resume arguments, and the words for the end of its
-    command. Both are unchanged and empty for an attempt that begins with no checkpoint.
+    command. Both are unchanged and empty for a process that begins with no checkpoint.
 
-    restored: the attempt begins with a checkpoint of `hop.save` or `hop.loop`.
+    restored: it begins with a checkpoint of `hop.save` or `hop.loop`. newest: the checkpoints that earlier
+    processes of this attempt have written, the newest first.
     """
     if not launch.resume_arguments:
         return launch, ()
-    candidates = dict.fromkeys((*launch.own_checkpoints, *run_folder.restored_checkpoints()))
+    candidates = dict.fromkeys((*newest, *launch.own_checkpoints, *run_folder.restored_checkpoints()))
     found = next(filter(run_folder.contains, candidates), None)
     if found is not None:
         place, name = str(run_folder.gang.path_in_place(run_folder.location(found))), found.partition("/")[2]

@@ -109,6 +109,26 @@ class RunFolder:
         """Returns the paths of the checkpoints that were put back, the largest step first."""
         return order_by_step(self.checkpoints.group([file.path for file in self._manifest.files]))
 
+    def complete_checkpoints(self, *, killed_at: float | None = None) -> list[str]:
+        """Returns the checkpoints of this node that are complete after the end of a process, the newest
+        first. Those that do not show their end, and were written shortly before `killed_at`, are the last."""
+        stamps = self._scan_files()
+        groups = self.checkpoints.group(stamps)
+        ends = {path: has_end(self.location(path)) for files in groups.values() for path in files}
+        damaged = [path for path, end in ends.items() if end is False]
+        incomplete = set(incomplete_checkpoints(groups, stamps, damaged))
+        settled_before = math.inf if killed_at is None else killed_at - _SETTLE_S
+        unsettled = {
+            path for path, end in ends.items() if end is None and _written_s(stamps[path]) > settled_before
+        }
+
+        def order(checkpoint: str) -> tuple[bool, float, str]:
+            files = groups[checkpoint]
+            is_unsettled = not unsettled.isdisjoint(files)
+            return is_unsettled, -max(_written_s(stamps[path]) for path in files), checkpoint
+
+        return sorted(groups.keys() - incomplete, key=order)
+
     def location(self, path: str) -> Path:
         """Returns where a path below `run/` or `work/` is on this node."""
         part, _, rest = path.partition("/")
@@ -394,6 +414,11 @@ class RunFolder:
                 if target in targets and link_stays_inside(f"{part}/{path}", text):
                     links.append(LinkEntry(f"{part}/{path}", text))
         return links
+
+
+def _written_s(stamp: Stamp) -> float:
+    """Returns the Unix time at which a file was written."""
+    return stamp[2] / 1e9
 
 
 def _with_parents(path: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hopyard.errors import SpecError
@@ -10,6 +10,7 @@ from hopyard.sdk.bound_objects import BoundObjects, bound_objects, built_setting
 from hopyard.sdk.command_file import CommandLine
 from hopyard.sdk.live_params import LiveParams, recorded_changes
 from hopyard.sdk.live_settings import follow_in_optimizers
+from hopyard.sdk.restored_hyperparameters import Settings, capture_settings
 from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.safe_points import SafePointAction, SafePoints
 from hopyard.sdk.warn_once import warn_once
@@ -30,6 +31,14 @@ class LiveControl:
         self.params, self.is_paused = LiveParams(), False
         self.while_paused: Callable[[], None] = lambda: None  # called often while the script is paused
         self._bound, self._declared, self._record = bound, declared, record
+        self._framework_objects: dict[str, Any] = {}
+        self._framework_settings: Settings = {}
+
+    def follow(self, objects: Mapping[str, Any]) -> None:
+        """Lets optimizers and schedulers of a framework follow changed parameters, as bound ones do. No
+        checkpoint of Hopyard holds them."""
+        self._framework_objects = dict(objects)
+        self._framework_settings = capture_settings(objects)
 
     def obey(
         self,
@@ -105,9 +114,9 @@ class LiveControl:
             f"effective {name} {_text(before)} -> {_text(after)}"
             for name, (before, after) in effective.items()
         ]
-        texts += follow_in_optimizers(
-            bound_objects(self._bound), built_settings(self._bound), changes, effective, values
-        )
+        objects = {**self._framework_objects, **bound_objects(self._bound)}
+        built = {**self._framework_settings, **built_settings(self._bound)}
+        texts += follow_in_optimizers(objects, built, changes, effective, values)
         for name, (before, _) in changes.items():
             fixed = next(
                 (loop for loop in loops if type(before) is int and loop.total == before and before > 1), None

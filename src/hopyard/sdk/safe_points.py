@@ -160,20 +160,23 @@ class SafePoints:
         with suppress(OSError):
             self._commands.refuse(command["number"], reason)
 
-    def reach(self) -> SafePointAction | None:
+    def reach(self, *, may_stop: bool = True) -> SafePointAction | None:
         """Records the end of an iteration. Returns what this process must do before the next one, if
-        anything."""
+        anything.
+
+        may_stop: whether the gang may stop here. All its processes must give the same value.
+        """
         if self.by_log:
             if self._commands.newest <= self._applied:
                 self._own_cells[_ITERATION_CELL] += 1
                 return None
             return self._agree_on_iteration()
-        if not self._stop_requested:
+        if may_stop and not self._stop_requested:
             now = time.monotonic()
             if now >= self._poll_at:
                 self._poll_at = now + _STOP_POLL_INTERVAL_S
                 self._stop_requested = self._is_stop_requested()
-        if not self._stop_requested and self._commands.newest <= self._applied:
+        if not (may_stop and self._stop_requested) and self._commands.newest <= self._applied:
             self._own_cells[_ITERATION_CELL] += 1
             return None
         return self._agree_on_iteration()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex
 
 from hopyard.config.home import CONSOLE_VARIABLE, Home
 from hopyard.domain.metric_values import encode_values
@@ -441,6 +441,34 @@ class Session:
             self.control.obey(
                 safe_points, action, step=self._logged_points if step is None else to_step(step)
             )
+
+    # -- loops of frameworks, see `framework_loop.py`
+    # ------------------------------------------------------------------------------
+
+    def begin_framework_loop(self) -> None:
+        """From now on the batches of a framework are safe points. Raises PreemptedExit in a process that is
+        restarted after its gang has stopped."""
+        self.check_overrides()
+        limit_torch_memory()
+        self._reach_safe_point()
+
+    def reach_batch(self, step: int, *, may_stop: bool) -> bool:
+        """Applies commands, and waits while the run is paused. Returns whether this process must end. step:
+        of the framework. may_stop: as in `SafePoints.reach`."""
+        self._logged_points = step
+        self._prompts.reach(step)
+        points = self._safe_points
+        return points is not None and self.control.obey(points, points.reach(may_stop=may_stop), step=step)
+
+    def end_framework_loop(self) -> None:
+        if self._safe_points is not None and not self._loop_stack.active:
+            self._safe_points.leave_loop()
+
+    def exit_framework_loop(self, step: int | None) -> NoReturn:
+        """Ends this process at a safe point. step: of the newest checkpoint of the framework."""
+        if self._safe_points is not None:
+            self._safe_points.exit_preempted(step if self.group.rank() == 0 else None)
+        raise PreemptedExit
 
     def _begin_safe_points(self, *, by_log: bool) -> SafePoints | None:
         gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder

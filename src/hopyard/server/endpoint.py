@@ -26,7 +26,14 @@ from starlette.types import Scope as AsgiScope
 from hopyard.config.key_values import VARIABLE_PATTERN
 from hopyard.config.schemas.validation_errors import InvalidValue, explain, sentence_problem
 from hopyard.domain.access import Scope
-from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
+from hopyard.domain.ids import (
+    ATTEMPT_PATTERN,
+    DIGEST_PATTERN,
+    NAME_PATTERN,
+    RUN_ID_PATTERN,
+    AttemptId,
+    split_attempt,
+)
 from hopyard.domain.text import escape
 from hopyard.errors import AuthError, HopyardError, NotFound, RunEnded, ServerUnavailable
 from hopyard.server import json_integers
@@ -404,8 +411,15 @@ class EndpointResource:
                 await self._tokens.require_same_study(caller, path["id"])
             elif "id" in path:
                 caller.require_run(path["id"])
-            if "attempt" in path:
+            if "attempt" in path and not _is_read_of_own_run(endpoint, caller, path):
                 caller.require_attempt(path["attempt"])
+
+
+def _is_read_of_own_run(endpoint: Endpoint[Any, Any], caller: Caller, path: Mapping[str, str]) -> bool:
+    """Returns whether a run reads data of an attempt of its own, also of an earlier one: a later attempt of
+    an evaluation reads which checkpoints are done."""
+    is_own = "id" in path and caller.run == path["id"] == split_attempt(AttemptId(path["attempt"]))[0]
+    return is_own and endpoint.method == "GET"
 
 
 # a larger body is joined and decoded in a thread, since its validation may take seconds

@@ -124,6 +124,33 @@ def test_non_preemptible_run_is_not_preempted() -> None:
     )
 
 
+@pytest.mark.parametrize("options", [{}, {"priority": 90}, {"queue": "b"}, {"preemptible": False}])
+def test_evaluator_is_preempted_for_the_run_that_it_follows(options: dict[str, object]) -> None:
+    evaluator = running_on("judge", "n", (0,), follows="train", **{"queue": "a", **options})
+    other = running_on("other", "n", (1,), queue="a")
+    train, stranger = gang("train", 1, queue="a"), gang("stranger", 1, queue="a")
+    nodes = {"n": 2}
+    assert preempted_gangs(make_cluster(SHARED, nodes, evaluator, other, pending=(stranger,))) == set()
+    cluster = make_cluster(SHARED, nodes, evaluator, other, pending=(train,))
+    (preemption,) = cluster.run_cycle().preempt
+    assert (preemption.gang, preemption.for_gang) == ("judge", "train")
+    assert preemption_message(preemption.cause) == ("it evaluates run train, which waits for its resources")
+
+
+def test_evaluator_stays_where_its_end_does_not_help() -> None:
+    evaluator = running_on("judge", "n", (0,), follows="train", queue="a")
+    large, small = gang("train", 3, queue="a"), gang("train", 1, queue="a")
+    assert preempted_gangs(make_cluster(SHARED, {"n": 2}, evaluator, pending=(large,))) == set()
+    assert preempted_gangs(make_cluster(SHARED, {"n": 2}, evaluator, pending=(small,))) == set()
+
+
+def test_evaluator_that_follows_a_run_preempts_none() -> None:
+    running = running_on("train", "n", (0,), queue="a", priority=10)
+    for follows, expected in (("train", set()), ("other", set()), (None, {"train"})):
+        judge = gang("judge", 1, queue="a", priority=90, follows=follows)
+        assert preempted_gangs(make_cluster(SHARED, {"n": 1}, running, pending=(judge,))) == expected
+
+
 def test_queue_reclaims_only_its_guarantee() -> None:
     runs = [running_on(f"a{i}", "n", (i,), ran_s=100 - i, queue="a") for i in range(8)]
     cluster = make_cluster(

@@ -43,6 +43,13 @@ from hopyard.config.schemas.fields import (
     full_match,
 )
 from hopyard.config.schemas.studies import StudyIn, to_study_json
+from hopyard.domain.checkpoint_retention import (
+    MAX_EVERY,
+    MAX_KEPT,
+    MAX_METRIC,
+    RetentionRule,
+    check_retention,
+)
 from hopyard.domain.gang import Closeness
 from hopyard.domain.idle_rule import MIN_IDLE_S
 from hopyard.domain.launcher import Launcher
@@ -207,6 +214,16 @@ class NotifyTargetIn(RequestModel):
     when: Annotated[tuple[NotifyOn, ...], Meta(max_length=8)] = ()
 
 
+class RetentionIn(RequestModel):
+    """Which checkpoints are kept: the newest `last` (null: as the server is set), the `best` ones by `metric`
+    ("max:val_acc"; "" for that of the run), and those with a step that is a multiple of `every`."""
+
+    last: Annotated[int, Meta(ge=1, le=MAX_KEPT)] | None = None
+    best: Annotated[int, Meta(ge=0, le=MAX_KEPT)] = 1
+    every: Annotated[int, Meta(ge=1, le=MAX_EVERY)] | None = None
+    metric: Annotated[str, Meta(max_length=MAX_METRIC)] = ""
+
+
 class SpecIn(RequestModel):
     """Everything that decides what a run does: `RunSpec` of the domain.
     queue, priority: null takes what the tree of queues says."""
@@ -246,11 +263,16 @@ class SpecIn(RequestModel):
     on_end: Annotated[tuple[NotifyTargetIn, ...], Meta(max_length=MAX_TARGETS)] = ()
     evaluation: EvaluationIn | None = None
     resume_arguments: Annotated[tuple[LongText, ...], Meta(max_length=16)] = ()
+    retention: RetentionIn | None = None
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:
     check_metric_lines(request.metric_lines, what="metric_lines")
     check_resume_arguments(request.resume_arguments, what="resume_arguments")
+    if request.retention is not None:
+        check_retention(
+            msgspec.convert(request.retention, RetentionRule, from_attributes=True), what="retention"
+        )
     if request.study is None:
         return msgspec.convert(request, RunSpec, from_attributes=True)
     plain = msgspec.convert(msgspec.structs.replace(request, study=None), RunSpec, from_attributes=True)

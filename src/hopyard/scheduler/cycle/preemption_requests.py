@@ -95,9 +95,11 @@ class PreemptionRequests:
 
     def preempt_for(self, gang: Gang) -> bool:
         """Step 6. Returns whether preemptions are requested so that the gang can start; no run is preempted
-        twice."""
+        twice. An evaluator that follows a run waits for free capacity: otherwise it, its run and a third one
+        might preempt each other in turn."""
         if (
-            gang.id in self.pending_preemptions
+            gang.follows is not None
+            or gang.id in self.pending_preemptions
             or self.budget_spent
             or not self.may_preempt(gang.queue, gang.priority)
         ):

@@ -10,6 +10,7 @@ from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.preemption_causes import (
+    EvaluationPreemption,
     PreemptionCause,
     PriorityPreemption,
     QuotaReclamation,
@@ -24,6 +25,7 @@ from hopyard.scheduler.time_slicing import CLASS_COUNT, service_class
 
 # the tier of lower priorities and borrowed runs; the tiers of time slicing come after it
 RECLAIM_TIER = -CLASS_COUNT
+EVALUATION_TIER = RECLAIM_TIER - 1  # evaluators of the gang itself are preempted before all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +36,22 @@ class _PreemptionKey:
     priority: int
     service_class: int
     reclaimable_queues: frozenset[QueueName]
+    followed: GangId | None = None  # the gang, if evaluators of it run
 
 
 class Preemptor:
     """Valid for one cycle. It works on the cluster as it will be once all runs that were asked to stop have
     ended, and the gangs that they were asked for have started.
 
-    Three rules together guarantee that no two gangs preempt each other in turn:
+    Four rules together guarantee that no two gangs preempt each other in turn:
 
     - a gang preempts runs of lower priority in its queue, never of the same priority;
     - a gang within its queue's guarantee preempts runs that another queue started with borrowed capacity. The
       gang itself is not borrowed then (see `BorrowedRuns`), so the preempted run cannot reclaim in turn;
     - in a queue that uses time slicing, a gang preempts runs of the same priority that have received much
-      more service.
+      more service;
+    - a gang preempts the evaluators that follow it, in any queue and of any priority. An evaluator that
+      follows a run preempts none itself (see `PreemptionRequests.preempt_for`).
     """
 
     def __init__(self, cluster_state: ClusterState, capacity: Capacity, quota_usage: QuotaUsage) -> None:
@@ -95,6 +100,8 @@ class Preemptor:
         found_queue = self._queues.get(queue)
         if found_queue is None:
             return False
+        if self._followers:
+            return True
         if found_queue.preempts_lower or found_queue.time_slices:
             lowest = self._cluster_state.lowest_priority(queue)
             if lowest is not None and (found_queue.time_slices or lowest < priority):
@@ -126,6 +133,16 @@ class Preemptor:
         return candidates
 
     def _find_candidates(self, gang: Gang, key: _PreemptionKey) -> Iterator[tuple[int, Running]]:
+        evaluators = [
+            running for running in self._followers.get(gang.id, ()) if running.gang.id not in self._preempted
+        ]
+        found = {running.gang.id for running in evaluators}
+        yield from ((EVALUATION_TIER, running) for running in evaluators)
+        for tier, running in self._other_candidates(gang, key):
+            if running.gang.id not in found:
+                yield tier, running
+
+    def _other_candidates(self, gang: Gang, key: _PreemptionKey) -> Iterator[tuple[int, Running]]:
         yield from self._lower_ranked_runs(gang)
         for borrower in sorted(key.reclaimable_queues):
             for running in self._cluster_state.borrowed_runs.runs_borrowed_from(borrower, gang.queue):
@@ -162,7 +179,13 @@ class Preemptor:
 
     def _key_of(self, gang: Gang) -> _PreemptionKey:
         gang_service_class = service_class(gang, gang.served_s) if self._queues[gang.queue].time_slices else 0
-        return _PreemptionKey(gang.queue, gang.priority, gang_service_class, self._reclaimable_queues(gang))
+        return _PreemptionKey(
+            gang.queue,
+            gang.priority,
+            gang_service_class,
+            self._reclaimable_queues(gang),
+            gang.id if gang.id in self._followers else None,
+        )
 
     def _reclaimable_queues(self, gang: Gang) -> frozenset[QueueName]:
         lender, names = self.quota_usage.find_lender(gang)
@@ -196,7 +219,7 @@ class Preemptor:
         runs = [victim.running for victim in chosen]
         return (
             (runs, placement)
-            if all(run.gang.queue == gang.queue for run in runs)
+            if all(run.gang.queue == gang.queue or run.gang.follows == gang.id for run in runs)
             or self._uses_only_reclaimable(gang, placement)
             else None
         )
@@ -214,6 +237,8 @@ class Preemptor:
 
     def preemption_cause(self, running: Running, gang: Gang) -> PreemptionCause:
         """Returns why the run is preempted for the gang."""
+        if running.gang.follows == gang.id:
+            return EvaluationPreemption(gang.id)
         if running.gang.queue != gang.queue:
             lender = self.quota_usage.find_lender(gang)[0] or gang.queue
             return QuotaReclamation(gang.id, running.gang.queue, lender)
@@ -257,6 +282,16 @@ class Preemptor:
 
     def _is_preemptible(self, running: Running) -> bool:
         return running.gang.preemptible and running.gang.id not in self._preempted
+
+    @cached_property
+    def _followers(self) -> dict[GangId, list[Running]]:
+        """The running evaluators by the gang that they follow, in a stable order."""
+        found: dict[GangId, list[Running]] = {}
+        for runs in self._cluster_state.running_by_queue.values():
+            for running in runs.values():
+                if running.gang.follows is not None:
+                    found.setdefault(running.gang.follows, []).append(running)
+        return {gang: sorted(runs, key=lambda run: run.gang.id) for gang, runs in found.items()}
 
     @cached_property
     def _gpu_weight(self) -> Callable[[Placement], int]:

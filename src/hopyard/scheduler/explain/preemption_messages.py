@@ -6,6 +6,7 @@ from typing import assert_never
 
 from hopyard.domain.duration_text import format_time_until
 from hopyard.domain.preemption_causes import (
+    EvaluationPreemption,
     PreemptionCause,
     PriorityPreemption,
     QuotaReclamation,
@@ -29,6 +30,8 @@ def preemption_message(cause: PreemptionCause, run_name: RunNames = run_id) -> s
             return f"run {run_name(run)} has received much less service, and queue {queue} uses time slicing"
         case ServicePreemption(run):
             return f"it has received more service than run {run_name(run)}, which waits for its resources"
+        case EvaluationPreemption(run):
+            return f"it evaluates run {run_name(run)}, which waits for its resources"
         case ReservationPreemption(reservation, starts_in_s):
             state = "has begun" if starts_in_s <= 0 else f"begins {format_time_until(starts_in_s)}"
             return f"reservation {reservation}, which {state}, needs its resources"

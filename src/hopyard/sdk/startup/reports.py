@@ -70,6 +70,11 @@ def log_counted(library: str, values: Mapping[Any, Any], step: Any = None, prefi
         log_metrics(library, {name: value}, number)
 
 
+def is_claimed(library: str, name: str) -> bool:
+    """Returns whether the metric belongs to this library: it is the first one that logs this name."""
+    return _libraries.setdefault(name, library) == library
+
+
 def record_summary(library: str, values: Mapping[Any, Any], prefix: str = "") -> None:
     call_guarded(library, _summarize, values, prefix)
 
@@ -105,7 +110,7 @@ def _log(library: str, values: Mapping[Any, Any], step: Any, prefix: str) -> Non
     logged = {
         name: value
         for name, value in _flat(values, prefix)
-        if (_is_number(value) or _is_media(value)) and _libraries.setdefault(name, library) == library
+        if (_is_number(value) or _is_media(value)) and is_claimed(library, name)
     }
     if logged:
         hopyard.log(logged, step=step)

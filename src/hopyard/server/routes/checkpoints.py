@@ -29,7 +29,7 @@ from hopyard.config.schemas.fields import (
     Text,
 )
 from hopyard.config.schemas.runs import MAX_ROLES, EnvironmentIn, GitIn, ParamFormatIn, RoleIn, TopologyIn
-from hopyard.controller.checkpoint_retention import run_datasets
+from hopyard.controller.checkpoint_retention import retained_steps, run_datasets
 from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.command import params_after
@@ -132,6 +132,9 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         run = await services.runs.get(RunId(request.path["id"]))
         checkpoints = await services.runs.checkpoints(run.id, damaged=True, own=True)
         best = best_checkpoint(checkpoints, await run_datasets(services.datasets, run))
+        reasons = await retained_steps(
+            services.runs, services.datasets, run, retained_count=services.keep_checkpoints
+        )
         page, after = _select_page(checkpoints, request.query)
         return CheckpointsOut(
             [
@@ -141,7 +144,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                         best=checkpoint is best,
                         damaged=checkpoint.damaged
                         or bool(await services.manifests.known_damage(checkpoint.manifest)),
-                    )
+                    ),
+                    () if checkpoint.damaged else reasons[bool(checkpoint.path)].get(checkpoint.step, ()),
                 )
                 for checkpoint in page
             ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 
@@ -20,7 +20,9 @@ class CheckpointOut(Struct, frozen=True, kw_only=True):
     from clean-up (best of a leaderboard, or requested). damaged: it cannot be read, and is not used. best_by:
     the metric by which the script chooses the best checkpoint: "max:val_acc" as requested, "val_acc" as
     derived from its results, "" for none. best: it has the best value of the run; set in listings only. path:
-    where the script saved it itself, below `run/` or `work/`; "" for a checkpoint of Hopyard.
+    where the script saved it itself, below `run/` or `work/`; "" for a checkpoint of Hopyard. kept_for: why
+    the retention keeps it: `last=3`, `best=2`, `every=10`, `kept`, `resumed` (an attempt began with it),
+    `all`; set in listings only.
     """
 
     run: str
@@ -37,8 +39,9 @@ class CheckpointOut(Struct, frozen=True, kw_only=True):
     best_by: str
     best: bool
     path: str
+    kept_for: Sequence[str] = ()
 
 
-def to_checkpoint_out(checkpoint: Checkpoint) -> CheckpointOut:
+def to_checkpoint_out(checkpoint: Checkpoint, kept_for: Sequence[str] = ()) -> CheckpointOut:
     values = {field.name: getattr(checkpoint, field.name) for field in fields(Checkpoint)}
-    return CheckpointOut(**{**values, "metrics": encode_values(checkpoint.metrics)})
+    return CheckpointOut(**{**values, "metrics": encode_values(checkpoint.metrics), "kept_for": kept_for})

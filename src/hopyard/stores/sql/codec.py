@@ -17,7 +17,7 @@ import msgspec
 from hopyard.domain.attempt import Exit, ReplicaStatus
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Assignment, Role, Topology
-from hopyard.domain.ids import NodeId
+from hopyard.domain.ids import GangId, NodeId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.replica import StopOrder
 from hopyard.domain.reservation import Reservation
@@ -37,6 +37,7 @@ class GangRequest(msgspec.Struct, frozen=True):
     topology: Topology | None = None
     time_limit_s: float | None = None
     preemptible: bool = True
+    follows: GangId | None = None
 
 
 class _StoredAssignment(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -170,7 +171,7 @@ def decode_gang_request(text: str) -> GangRequest:
 
 def encode_gang_request(spec: RunSpec) -> str:
     return _encode(
-        GangRequest(spec.gang_roles(), spec.topology, spec.time_limit_s, spec.preemptible)
+        GangRequest(spec.gang_roles(), spec.topology, spec.time_limit_s, spec.preemptible, spec.follows)
     ).decode()
 
 

@@ -62,4 +62,5 @@ def to_gang(row: Any) -> Gang:
         preemptions,
         from_us_or_none(not_before),
         requeue_reason,
+        request.follows,
     )

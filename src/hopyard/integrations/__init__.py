@@ -1,0 +1,1 @@
+"""Callbacks for the training loops of other frameworks. Each module imports its framework."""

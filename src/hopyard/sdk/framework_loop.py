@@ -1,0 +1,116 @@
+"""The training loop of a framework: its batches are safe points, and it saves its own checkpoints.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hopyard.sdk.session import Session, current_session
+from hopyard.sdk.warn_once import warn_once
+
+RUN_DIR_VARIABLE = "HOPYARD_RUN_DIR"
+_OFFLINE_FOLDER = "checkpoints"
+_MAX_PARAMS = 1000
+
+
+def checkpoint_folder(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Returns the folder for the checkpoints of a framework.
+
+    By default that is `$HOPYARD_RUN_DIR`, which each attempt of the run gets back; under plain `python`,
+    `checkpoints` in the working folder.
+    """
+    return Path(os.path.abspath(folder or os.environ.get(RUN_DIR_VARIABLE) or _OFFLINE_FOLDER))
+
+
+def may_resume() -> bool:
+    """Returns whether this process may continue from files of an earlier one: under `hop run`, where the
+    folder holds the files of this run only. A script under plain `python` begins at the beginning."""
+    return bool(os.environ.get(RUN_DIR_VARIABLE))
+
+
+class FrameworkLoop:
+    """One training of a framework.
+
+    library: its name in messages. The safe points begin with `begin` and end with `end`.
+    """
+
+    def __init__(self, library: str) -> None:
+        self._library, self._session = f"{library} callback", current_session()
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    def begin(self, objects: Mapping[str, Any]) -> None:
+        """Begins the safe points. objects: optimizers and schedulers that follow `hop set`."""
+        self._session.begin_framework_loop()
+        self._session.control.follow({name: value for name, value in objects.items() if value is not None})
+
+    def end(self) -> None:
+        """Ends the safe points."""
+        self._session.end_framework_loop()
+
+    def reach(self, step: int, *, may_stop: bool = True) -> bool:
+        """Applies commands of users, and waits while the run is paused. Returns whether the training must
+        save its checkpoint and end.
+
+        may_stop: whether a preemption may end the training here; equal in all processes of a gang. A run that
+        is preempted while it is paused ends at any safe point.
+        """
+        return self._session.reach_batch(step, may_stop=may_stop)
+
+    def exit(self, step: int | None) -> NoReturn:
+        """Ends the script, whose run continues in a later attempt. step: of the newest checkpoint."""
+        if self._session.group.rank() == 0:
+            saved = "nothing could be saved" if step is None else f"the checkpoint of step {step} is saved"
+            warn_once(f"preempted: {saved}; this run resumes when there is capacity again", kind="room")
+        self._session.exit_framework_loop(step)
+
+    def report_progress(self, done: int, total: int | None, unit: str) -> None:
+        """Reports how much of the training is done."""
+        if self._session.group.rank() == 0:
+            self._session.events.append("progress", done=done, total=total, unit=unit)
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Logs the numbers among the metrics that no hook of `hop run` has logged."""
+        reports = sys.modules.get("hopyard_startup.reports")
+        numbers = {
+            name: float(value)
+            for name, value in metrics.items()
+            if _is_number(value) and (reports is None or reports.is_claimed(self._library, name))
+        }
+        if numbers:
+            self._session.metrics.write(step, numbers)
+
+    def record_params(self, values: Mapping[str, Any]) -> None:
+        """Shows hyperparameters of the framework in the run. Those that the script has declared stay."""
+        if self._session.group.rank() != 0:
+            return
+        scalars = {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+            if isinstance(value, str | bool | int | float) and name not in self._session.declared
+        }
+        if scalars:
+            self._session.events.append("params", values=dict(list(scalars.items())[:_MAX_PARAMS]))
+
+
+def _is_number(value: object) -> bool:
+    """Returns whether a value is one number: also a tensor of one element."""
+    if isinstance(value, str | bytes) or value is None:
+        return False
+    size = getattr(value, "numel", None)
+    try:
+        if callable(size) and size() != 1:
+            return False
+        float(value)  # type: ignore[arg-type]  # float() raises for an unsuitable type
+    except (TypeError, ValueError):
+        return False
+    return True
