@@ -13,6 +13,9 @@ JsonObject = dict[str, Any]  # an object whose keys the description leaves open
 
 AlertLevel = Literal["error", "info", "warning"]
 BudgetUnit = Literal["epochs", "steps"]
+Check = Literal[
+    "all-reduce", "cache", "clock", "clock-skew", "dataset", "disk", "environment", "gpu", "pairs"
+]
 Closeness = Literal["balanced", "near", "same", "spread"]
 CommandKind = Literal["pause", "resume", "set"]
 CommandState = Literal["applied", "pending", "refused"]
@@ -41,6 +44,7 @@ Outcome = Literal["done", "failed", "refused"]
 Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
 Period = Literal["day", "month", "week"]
+Preflight = Literal["full", "node", "off", "pairs"]
 RestartMode = Literal["always", "never", "on-failure"]
 RunEventKind = Literal[
     "alert",
@@ -918,6 +922,14 @@ class PoolsOut(TypedDict):
     pools: list[PoolOut]
 
 
+class PreflightFailureIn(TypedDict):
+    """key: of the replica, which its script does not know. found: a sentence."""
+
+    check: Check
+    found: str
+    key: str
+
+
 class ProgressOut(TypedDict):
     """total: null if it is unknown."""
 
@@ -1339,6 +1351,7 @@ class RunSpec(TypedDict):
     parent: NotRequired[str | None]
     ports: NotRequired[dict[str, int]]
     preemptible: NotRequired[bool]
+    preflight: NotRequired[Preflight]
     priority: NotRequired[int | None]
     project: str
     queue: NotRequired[str | None]
@@ -1482,6 +1495,7 @@ class SpecIn(TypedDict):
     parent: NotRequired[str | None]
     ports: NotRequired[Mapping[str, int]]
     preemptible: NotRequired[bool]
+    preflight: NotRequired[Preflight]
     priority: NotRequired[int | None]
     project: str
     queue: NotRequired[str | None]

@@ -31,6 +31,7 @@ from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.notification import NotifyTarget, check_targets, parse_target
 from hopyard.domain.param_format import ParamFormat
+from hopyard.domain.preflight import Preflight
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run_port import parse_ports
@@ -122,7 +123,8 @@ class RunRequest:
 
     params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
     param_texts: as typed, the values of parameters that are not texts.
-    queue, priority: None takes the defaults of the server's tree of queues.
+    queue, priority: None takes the defaults of the server's tree of queues. preflight: a value of
+    `domain.preflight.Preflight`; "" is the default.
     """
 
     roles: tuple[RoleRequest, ...]
@@ -156,6 +158,7 @@ class RunRequest:
     evaluation: Mapping[str, Any] | None = None
     resume_arguments: tuple[str, ...] = ()
     evaluator: EvaluatorRequest | None = None
+    preflight: str = ""
 
     def evaluation_of(self, run: str, *, newest: bool = False) -> RunRequest:
         """Returns the request of the evaluator, with the code, data and environment of this request. run: the
@@ -210,6 +213,7 @@ class RunRequest:
             **({"on_end": [asdict(target) for target in self.on_end]} if self.on_end else {}),
             **({} if self.evaluation is None else {"evaluation": dict(self.evaluation)}),
             **({"resume_arguments": list(self.resume_arguments)} if self.resume_arguments else {}),
+            **({"preflight": self.preflight} if self.preflight else {}),
         }
 
 
@@ -386,7 +390,8 @@ def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options --queue, --priority, --time, --idle, --max-output, --max-metrics, --outputs,
-    --metric-line, --port, --on-end, --resume-arg, --no-preempt and --topology as fields of a RunRequest.
+    --metric-line, --port, --on-end, --resume-arg, --no-preempt, --no-preflight and --topology as fields of a
+    RunRequest.
 
     Raises SpecError."""
     fields: dict[str, Any] = {}
@@ -413,6 +418,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["resume_arguments"] = check_resume_arguments(options["resume_arguments"])
     if options.get("preemptible") is not None:
         fields["preemptible"] = options["preemptible"]
+    if options.get("no_preflight"):
+        fields["preflight"] = Preflight.OFF.value
     if options.get("topology") is not None:
         fields["topology"] = resource_requests.parse_topology(options["topology"])
     return fields

@@ -26,6 +26,7 @@ from hopyard.domain.notebook import notebook_of
 from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.param_format import ParamValue as ParamValue
+from hopyard.domain.preflight import Preflight
 from hopyard.domain.resources import Resources
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.errors import Conflict
@@ -229,6 +230,7 @@ class RunSpec:
     on_end: tuple[NotifyTarget, ...] = ()  # targets of notifications: of its end, of alerts
     evaluation: EvaluationSpec | None = None  # the checkpoints that it evaluates
     resume_arguments: tuple[str, ...] = ()  # see `domain.resume_arguments`
+    preflight: Preflight = Preflight.PAIRS  # the checks before its script starts
 
     @property
     def size(self) -> int:
