@@ -25,6 +25,7 @@ METHOD_NAMES = {
     "post_attempts_attempt_artifact": "record_artifact",
     "post_attempts_attempt_lock": "record_lock",
     "post_attempts_attempt_run_folder": "record_run_folder",
+    "post_attempts_attempt_replicas_rank_preflight": "report_preflight",
     "post_blobs_missing": "find_missing_blobs",
     "post_runs_offline": "create_offline_run",
 }

@@ -45,12 +45,12 @@ from hopyard.controller.notification_sender import TargetSender
 from hopyard.controller.notifier import Notifier
 from hopyard.controller.orphan_cleanup import run_orphan_cleanup
 from hopyard.controller.restored_home import cordon_restored
-from hopyard.domain.cluster import ServerRecord
+from hopyard.domain.cluster import Node, ServerRecord
 from hopyard.domain.ids import DEFAULT_POOL
 from hopyard.domain.resources import UNKNOWN_GPU_MODEL, Gpu
 from hopyard.domain.stream_limits import StreamLimits
 from hopyard.engines.local.engine import LocalEngine
-from hopyard.engines.local.node_detection import LocalNodeSettings
+from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks
 from hopyard.errors import HopyardError, SpecError, StorageFull, is_disk_full
 from hopyard.interfaces.cluster_store import ClusterStore
@@ -426,6 +426,13 @@ def run_in_background(steps: Iterator[str], ended: Callable[[], bool]) -> None:
                 return
     except (HopyardError, OSError) as error:
         log.error("some files of an older home are still readable by other users: %s", error)
+
+
+def declared_nodes(home: Home) -> tuple[list[Node], bool]:
+    """Returns the nodes of this machine as the settings declare them, and whether the driver reported their
+    GPUs. Raises SpecError for settings that cannot be read."""
+    settings = read_settings(home.settings_file)
+    return find_nodes([node_settings(node, settings.quotas) for node in settings.nodes or (settings.node,)])
 
 
 def node_settings(node: DeclaredNode, quotas: QuotaSettings) -> LocalNodeSettings:

@@ -287,6 +287,7 @@ LISTINGS = [
         ("token",),
         ("status",),
         ("doctor",),
+        ("doctor", "--node"),
     ),
     *(
         ("files", "{run}"),

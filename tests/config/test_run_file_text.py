@@ -141,6 +141,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         retention=draw(st.sampled_from([None, RetentionRule(), RetentionRule(2, 0, 10, "max:val_acc")])),
         resume_arguments=tuple(draw(st.sampled_from([[], ["--resume {checkpoint}", "-p a=b"]]))),
         ports=draw(st.sampled_from([{}, {"80": 80}, {"web": 80, "81": 81}])),
+        preflight=draw(st.sampled_from(["", "off", "full"])),
         evaluator=draw(st.none() | st.builds(EvaluatorRequest, roles(name="judge"), st.booleans())),
         on_end=draw(
             st.sampled_from([(), (NotifyTarget("lab"), NotifyTarget("a@b.org", (NotifyOn.FAILED,)))])
@@ -178,7 +179,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
         resume_arguments=("--resume {checkpoint}",), idle_s=60.0, retention=RetentionRule(last=2),
-        evaluator=EvaluatorRequest(role),
+        evaluator=EvaluatorRequest(role), preflight="full",
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))

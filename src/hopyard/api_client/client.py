@@ -441,6 +441,10 @@ class Client(HttpClient):
         """Record the files that the next attempt begins with."""
         self.call("POST", f"/attempts/{attempt}/run-folder", json_body=body)
 
+    def report_preflight(self, attempt: str, rank: int, body: api.PreflightFailureIn) -> None:
+        """Record a failed check before the script starts, for which the node of the replica is to blame."""
+        self.call("POST", f"/attempts/{attempt}/replicas/{rank}/preflight", json_body=body)
+
     def resolve_run(self, *, ref: str, project: str | None = None) -> api.RunOut:
         """Find a run by its id, name, number or label."""
         reply: api.RunOut = self.call("GET", "/runs/resolve", query={"ref": ref, "project": project})

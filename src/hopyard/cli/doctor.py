@@ -48,12 +48,25 @@ class Finding:
     is_flag=True,
     help="Also read all blobs, cached trees and environments, and check their digests.",
 )
+@click.option(
+    "--node",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="Make the checks that replicas make before their scripts start, on the nodes of this machine.",
+)
 @json_option
-def doctor(verify: bool, as_json: bool) -> int:
+def doctor(verify: bool, node: str | None, as_json: bool) -> int:
     """Check this machine: folders, disk, server, database, clock, limits, GPUs and tools.
 
     The exit code is 1 if a check fails.
     """
+    if node is not None:
+        if verify:
+            raise click.UsageError("--verify and --node cannot be combined")
+        from hopyard.cli.doctor_node import check_nodes
+
+        return check_nodes(node, as_json=as_json)
     home = Home.default()
     findings: list[Finding] = []
     for check in (*CHECKS, *((check_caches, check_blobs) if verify else ())):

@@ -368,6 +368,11 @@ requirements_option = click.option(
 python_option = click.option(
     "--python", metavar="VERSION|PATH", help="Python version for --requirements, or an interpreter to use."
 )
+no_preflight_option = click.option(
+    "--no-preflight",
+    is_flag=True,
+    help="Start the script without the checks of nodes, data and connections before it.",
+)
 project_option = click.option("--project", help="The project it belongs to.  [default: the folder's name]")
 
 

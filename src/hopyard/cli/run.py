@@ -23,6 +23,7 @@ from hopyard.cli.options import (
     max_output_option,
     metric_line_option,
     name_option,
+    no_preflight_option,
     on_end_option,
     outputs_option,
     param_option,
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
 @queue_option
 @priority_option
 @preempt_option
+@no_preflight_option
 @click.option(
     "--from",
     "start_from",

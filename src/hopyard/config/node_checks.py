@@ -7,11 +7,12 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hopyard.config.home import Home
 from hopyard.config.units import format_bytes
+from hopyard.domain.preflight import Check
 
 MIN_FREE_BYTES = 64 * 1024**2  # for streams and status; a checkpoint without room reports that itself
 MIN_FREE_FILES = 1000
@@ -94,7 +95,8 @@ def _query_driver(indices: Sequence[int]) -> str:
 
         pynvml.nvmlInit()
     except Exception as error:
-        return f"the driver of the GPUs does not answer now: {error}"
+        hint = "; reboot after an update of the driver" if "mismatch" in str(error) else ""
+        return f"the driver of the GPUs does not answer now: {error}{hint}"
     index = -1
     try:
         for index in indices:
@@ -104,3 +106,13 @@ def _query_driver(indices: Sequence[int]) -> str:
     finally:
         pynvml.nvmlShutdown()
     return ""
+
+
+def check_node(folder: Path, home: Home, gpus: Sequence[int] | None) -> Iterator[tuple[Check, str]]:
+    """Makes the checks of this node one after the other, and yields each with its problem, or "". folder: of
+    which the disk is checked. gpus: the indices of GPUs of the driver; None where there are none."""
+    yield Check.DISK, find_disk_problem(folder)
+    yield Check.CLOCK, find_clock_problem()
+    yield Check.CACHE, find_cache_problem(home)
+    if gpus:
+        yield Check.GPU, find_gpu_problem(gpus)

@@ -20,6 +20,7 @@ priority: 50
 preemptible: false              # never preempted
 topology: near:rack             # of all replicas together
 time: 2h
+preflight: full                 # off, node, pairs (the default) or full: the checks before the scripts start
 evaluator:                      # a run of its own that evaluates the checkpoints
   command: python evaluate.py
   newest: true                  # skips checkpoints when a newer one is complete
@@ -77,6 +78,7 @@ from hopyard.domain.notification import (
     parse_events,
     parse_target,
 )
+from hopyard.domain.preflight import Preflight
 from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run_port import MAX_PORT_NUMBER, parse_ports
 
@@ -106,6 +108,7 @@ RUN_KEYS = (
     "on_end",
     "resume_args",
     "keep",
+    "preflight",
 )
 TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "evaluator", "roles")
 
@@ -147,11 +150,20 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         on_end=_read_targets(top),
         resume_arguments=_read_resume_arguments(top),
         retention=_read_retention(top),
+        preflight=_read_preflight(top),
         requirements=_read_requirements(top, base),
         python="" if "/" in top.text("python") else top.text("python"),
         interpreter=_read_interpreter(top, base),
         checkpoint_files=_read_patterns(top),
     )
+
+
+def _read_preflight(top: YamlSection) -> str:
+    text = top.text("preflight")
+    if text and text not in list(Preflight):
+        hint = f"use one of {', '.join(Preflight)}"
+        raise top.error("preflight", f"{top.given('preflight')} is not a set of checks", hint)
+    return text
 
 
 def _read_datasets(top: YamlSection) -> tuple[DatasetRequest, ...]:

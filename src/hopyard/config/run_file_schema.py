@@ -15,6 +15,7 @@ from hopyard.domain.gang import Closeness
 from hopyard.domain.ids import NAME_PATTERN
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.notification import MAX_TARGETS, TARGET_PATTERN, NotifyOn
+from hopyard.domain.preflight import Preflight
 from hopyard.domain.restart_policy import MAX_RESTARTS, RestartMode
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS, PORT_NAME_PATTERN
@@ -221,6 +222,11 @@ _PROPERTIES: dict[str, Schema] = {
     "topology": _TOPOLOGY,
     "time": _amount("Time limit of each attempt: 2h, 90m, 3600.", _TIME, exclusiveMinimum=0),
     "idle": _amount("Ends after so long without use: 30m.", _TIME, minimum=60),
+    "preflight": {
+        "description": "Checks before the scripts start: none, of each node, also between the replicas, or "
+        "also an all-reduce with every launcher.",
+        "enum": [*(each.value for each in Preflight), None],
+    },
     "max_output": _amount("Bytes of stdout and of stderr that are kept: 64M.", _MEMORY),
     "max_metrics": _amount("Bytes of the reports that are kept: 64M.", _MEMORY),
     "checkpoints": {

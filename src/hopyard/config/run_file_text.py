@@ -45,6 +45,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "on_end": [_target_value(target) for target in request.on_end],
         "resume_args": list(request.resume_arguments),
         "keep": "" if request.retention is None else format_retention(request.retention),
+        "preflight": request.preflight,
         "evaluator": _evaluator_values(request.evaluator),
         "roles": [_role_values(role, _common_launcher(request.roles)) for role in request.roles],
     }

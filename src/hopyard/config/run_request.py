@@ -32,6 +32,7 @@ from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.notification import NotifyTarget, check_targets, parse_target
 from hopyard.domain.param_format import ParamFormat
+from hopyard.domain.preflight import Preflight
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run_port import parse_ports
@@ -123,7 +124,8 @@ class RunRequest:
 
     params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
     param_texts: as typed, the values of parameters that are not texts.
-    queue, priority: None takes the defaults of the server's tree of queues.
+    queue, priority: None takes the defaults of the server's tree of queues. preflight: a value of
+    `domain.preflight.Preflight`; "" is the default.
     """
 
     roles: tuple[RoleRequest, ...]
@@ -158,6 +160,7 @@ class RunRequest:
     resume_arguments: tuple[str, ...] = ()
     retention: RetentionRule | None = None
     evaluator: EvaluatorRequest | None = None
+    preflight: str = ""
 
     def evaluation_of(self, run: str, *, newest: bool = False) -> RunRequest:
         """Returns the request of the evaluator, with the code, data and environment of this request. run: the
@@ -214,6 +217,7 @@ class RunRequest:
             **({} if self.evaluation is None else {"evaluation": dict(self.evaluation)}),
             **({"resume_arguments": list(self.resume_arguments)} if self.resume_arguments else {}),
             **({} if self.retention is None else {"retention": asdict(self.retention)}),
+            **({"preflight": self.preflight} if self.preflight else {}),
         }
 
 
@@ -390,7 +394,8 @@ def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options --queue, --priority, --time, --idle, --max-output, --max-metrics, --outputs,
-    --metric-line, --port, --on-end, --resume-arg, --no-preempt and --topology as fields of a RunRequest.
+    --metric-line, --port, --on-end, --resume-arg, --no-preempt, --no-preflight and --topology as fields of a
+    RunRequest.
 
     Raises SpecError."""
     fields: dict[str, Any] = {}
@@ -419,6 +424,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["resume_arguments"] = check_resume_arguments(options["resume_arguments"])
     if options.get("preemptible") is not None:
         fields["preemptible"] = options["preemptible"]
+    if options.get("no_preflight"):
+        fields["preflight"] = Preflight.OFF.value
     if options.get("topology") is not None:
         fields["topology"] = resource_requests.parse_topology(options["topology"])
     return fields

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from hopyard.domain.command import params_after
 from hopyard.domain.gang import Gang, Placement
@@ -11,6 +12,7 @@ from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
 from hopyard.domain.launcher import EVALUATOR_ROLE, Launcher, LauncherPeer
 from hopyard.domain.param_format import ParamValue, without_added_options
+from hopyard.domain.preflight import Preflight, PreflightLaunch
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
 from hopyard.errors import NotFound, SpecError
@@ -25,6 +27,7 @@ class LaunchBuilder:
 
     server_url: where replicas reach the server. sign_token: creates the token of an attempt. gang_secret:
     returns the secret by which replicas of a gang authenticate each other, always the same for an attempt.
+    preflight_secret: likewise, that of their checks, or with a rank that of the reports of this replica.
     commands: those that changed parameters of an earlier attempt.
     user_secrets: returns the values of a user's secrets among the names.
     """
@@ -36,10 +39,11 @@ class LaunchBuilder:
         server_url: str,
         sign_token: Callable[[AttemptId], str],
         gang_secret: Callable[[AttemptId], str] = lambda _: "",
+        preflight_secret: Callable[[AttemptId, int | None], str] = lambda _attempt, _rank: "",
         user_secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]] | None = None,
         commands: CommandStore | None = None,
     ) -> None:
-        self._commands = commands
+        self._commands, self._preflight_secret = commands, preflight_secret
         self._runs, self._url, self._sign_token, self._gang_secret, self._user_secrets = (
             runs,
             server_url,
@@ -65,6 +69,8 @@ class LaunchBuilder:
         secret = self._gang_secret(attempt) if has_secret else ""
         peers = _launcher_peers(spec, placement.gang)
         independent = _independent_ranks(spec, placement.gang)
+        preflight = self._preflight(spec, placement.gang, attempt, independent)
+        has_checks = spec.preflight is not Preflight.OFF
         replicas: list[ReplicaLaunch] = []
         for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
             for role_rank in range(placed.replicas):
@@ -113,9 +119,25 @@ class LaunchBuilder:
                         launcher=role.launcher,
                         independent_ranks=independent,
                         launcher_peers=peers.get(role.launcher, ()),
+                        preflight=replace(
+                            preflight,
+                            key=self._preflight_secret(attempt, len(replicas)) if has_checks else "",
+                        ),
                     )
                 )
         return Launch(attempt, placement, tuple(replicas))
+
+    def _preflight(
+        self, spec: RunSpec, gang: Gang, attempt: AttemptId, independent: Collection[int]
+    ) -> PreflightLaunch:
+        """Returns the checks of the replicas. Those for which the training does not wait are not checked with
+        the others."""
+        if spec.preflight in (Preflight.OFF, Preflight.NODE):
+            return PreflightLaunch(spec.preflight)
+        ranks = tuple(rank for rank in range(gang.size) if rank not in independent)
+        if len(ranks) < 2:
+            return PreflightLaunch(spec.preflight)
+        return PreflightLaunch(spec.preflight, self._preflight_secret(attempt, None), ranks=ranks)
 
     async def _current_params(self, run: Run, attempt: AttemptId) -> Mapping[str, ParamValue]:
         """Returns the parameters with the changes that commands made in earlier attempts."""

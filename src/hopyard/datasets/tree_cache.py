@@ -5,6 +5,7 @@
 <root>/.<manifest>.lock     flock: shared while the tree is in use, exclusive during a fill or an eviction;
                             its mtime is the last use; it holds the tree's size, the boot in which it was
                             written, and its fingerprint, which reveals a changed tree at its next use
+<root>/.<manifest>.sample   the digests of some of its files, see `datasets.tree_sample`
 <root>/.<manifest>.mend     flock: held while a changed tree is replaced, without waiting for its users
 <root>/.<manifest>.part/    a tree that is being filled
 <root>/.gone-*/             a tree that is being removed
@@ -32,6 +33,7 @@ from hopyard.datasets.pack import EXACT_RULES, pack_tree
 from hopyard.datasets.progress import NO_PROGRESS, ProgressListener
 from hopyard.datasets.transfer import download_blobs
 from hopyard.datasets.transport import Fetch, FetchSource
+from hopyard.datasets.tree_sample import find_sample_damage, write_sample
 from hopyard.domain.ids import Digest, check_digest
 from hopyard.errors import HopyardError, NotFound
 from hopyard.private_files import make_folder, open_file, remove_tree
@@ -88,6 +90,19 @@ class TreeCache:
             yield self._root / manifest
         finally:
             os.close(lock)
+
+    def find_damage(self, manifest: Digest) -> str:
+        """Reads some files of a tree in use. Returns the path of one with wrong bytes, or "" without one.
+        A damaged tree is checked as a whole at its next use, and fetched again."""
+        damaged = find_sample_damage(self._root / manifest, self._sample_path(manifest))
+        if damaged:
+            lock = self._lock(manifest, fcntl.LOCK_SH)
+            try:
+                _write_lock_record(lock, _read_lock_record(lock)._replace(seen="damaged"))
+                self._sample_path(manifest).unlink(missing_ok=True)  # it may be what is damaged
+            finally:
+                os.close(lock)
+        return damaged
 
     def checkout(self, manifest: Digest, dest: Path, fetch: Fetch | None = None) -> None:
         """Makes a private, writable copy at `dest`, which must be missing or empty. Raises the errors of
@@ -194,7 +209,9 @@ class TreeCache:
             raise NotFound(f"the tree {manifest[:12]} is not on this machine")
         os.utime(lock)  # see `_remove_abandoned`
         make_folder(part)
-        download_blobs(manifest, part, FetchSource(fetch), progress)
+        write_sample(
+            download_blobs(manifest, part, FetchSource(fetch), progress), self._sample_path(manifest)
+        )
         size = _make_read_only(part)
         boot = _boot_id()
         if size >= _FLUSH_BYTES and _sync_file_system(part):
@@ -213,6 +230,10 @@ class TreeCache:
             manifest = Digest(path.name[1:-5])
             if (self._root / manifest).is_dir():
                 yield manifest, _matches(self._root / manifest, manifest)
+
+    def list_manifests(self) -> list[Digest]:
+        """Returns the manifests of all trees."""
+        return sorted(manifest for manifest, _, _ in self._list_trees())
 
     def _is_unchanged(self, manifest: Digest, lock: int) -> bool:
         try:
@@ -259,6 +280,7 @@ class TreeCache:
                 if folder.is_dir():
                     self._discard(folder)
             (self._root / f".{manifest}.mend").unlink(missing_ok=True)
+            self._sample_path(manifest).unlink(missing_ok=True)
             # a process that waits for the lock notices the removal
             self._lock_path(manifest).unlink(missing_ok=True)
         finally:
@@ -274,6 +296,9 @@ class TreeCache:
 
     def _lock_path(self, manifest: Digest) -> Path:
         return self._root / f".{manifest}.lock"
+
+    def _sample_path(self, manifest: Digest) -> Path:
+        return self._root / f".{manifest}.sample"
 
     def _lock(self, manifest: Digest, lock_mode: int) -> int:
         path = self._lock_path(manifest)

@@ -12,6 +12,7 @@ from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId
 from hopyard.domain.launcher import Launcher, LauncherPeer
 from hopyard.domain.param_format import ParamFormat
+from hopyard.domain.preflight import PreflightLaunch
 from hopyard.domain.resources import Resources
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.run import DatasetRef, Environment, ParamValue
@@ -75,6 +76,7 @@ class ReplicaLaunch:
     # of the gang: replicas for which the training does not wait, such as services and evaluators
     independent_ranks: tuple[int, ...] = ()
     launcher_peers: tuple[LauncherPeer, ...] = ()  # all replicas with this launcher, in the order of ranks
+    preflight: PreflightLaunch = PreflightLaunch()
 
     @property
     def host_name(self) -> str:

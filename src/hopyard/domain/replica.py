@@ -22,6 +22,16 @@ STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secre
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeAddress:
+    """Where a replica is reached by the checks before the scripts of its gang start."""
+
+    rank: int
+    node: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeContext:
     """The data of one replica that only its node knows.
 
@@ -33,7 +43,7 @@ class NodeContext:
     that share `gang_folder`, which may be on several nodes of one machine; None: those of the node. hosts:
     the address of each replica of the gang by its host name, in the order of ranks. peer_ports: likewise, a
     free port of each replica; that of rank 0 is `master_port`. ports: where this replica serves each port of
-    the run, by number.
+    the run, by number. probe_addresses: where the replicas of `ReplicaLaunch.preflight` are reached.
 
     nvml: the GPUs are real GPUs that the driver knows (declared GPUs are not queried). gpu_milli: thousandths
     of each of `gpus` that belong to this replica. gpu_memory_bytes: its limit on each of them, 0 for none.
@@ -70,6 +80,7 @@ class NodeContext:
     hosts: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[int, int] = field(default_factory=dict)
     peer_ports: Mapping[str, int] = field(default_factory=dict)
+    probe_addresses: tuple[ProbeAddress, ...] = ()
 
     @property
     def is_first(self) -> bool:

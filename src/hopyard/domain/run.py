@@ -27,6 +27,7 @@ from hopyard.domain.notebook import notebook_of
 from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.param_format import ParamValue as ParamValue
+from hopyard.domain.preflight import Preflight
 from hopyard.domain.resources import Resources
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.errors import Conflict
@@ -231,6 +232,7 @@ class RunSpec:
     evaluation: EvaluationSpec | None = None  # the checkpoints that it evaluates
     resume_arguments: tuple[str, ...] = ()  # see `domain.resume_arguments`
     retention: RetentionRule | None = None  # of checkpoints; None for the defaults
+    preflight: Preflight = Preflight.PAIRS  # the checks before its script starts
 
     @property
     def size(self) -> int:

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.preflight import CheckFailure
 from hopyard.domain.replica import StopOrder
 
 
@@ -27,6 +28,14 @@ class NodeFault(PrepareFailed):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.exit = Exit(ExitKind.NODE_FAULT, 125, reason)
+
+
+class PreflightFailed(NodeFault):
+    """A check before the script starts failed."""
+
+    def __init__(self, failure: CheckFailure) -> None:
+        super().__init__(failure.reason())
+        self.failure = failure
 
 
 class UntrustedIndex(PrepareFailed):
@@ -61,6 +70,14 @@ def prepare_error(error: OSError, activity: str, *, is_node_fault: Path | None =
     reason = f"{activity}: {error.strerror or error}{file_text}"
     is_of_node = is_node_fault is not None and str(error.filename).startswith(str(is_node_fault))
     return PrepareFailed(reason) if error.errno in _RUN_ERRNOS and not is_of_node else NodeFault(reason)
+
+
+class PreparationInterrupted(BaseException):
+    """A check beside the preparation failed. Like `StopRequested`, it is not an Exception."""
+
+    def __init__(self, failure: CheckFailure) -> None:
+        super().__init__(failure.reason())
+        self.failure = failure
 
 
 class StopRequested(BaseException):

@@ -40,6 +40,7 @@ from hopyard.replica.orphan_killer import OrphanKiller
 from hopyard.replica.output_metrics import append_missing_points
 from hopyard.replica.output_recorder import OutputRecorder, dropped_output
 from hopyard.replica.output_uploads import OutputUploader
+from hopyard.replica.preflight import ReplicaPreflight
 from hopyard.replica.prepare import RunPreparation, home_view
 from hopyard.replica.process_command import process_command
 from hopyard.replica.process_env import record_machine_env
@@ -120,6 +121,7 @@ class Replica:
         self._server = ServerConnection(
             folder, url=launch.server_url, token=launch.token, home=Home(Path(spec.node.home))
         )
+        self._preflight = ReplicaPreflight(spec, folder, self._server)
         self._wakeup = Wakeup()
         self._unstored = UnstoredFolders(folder, spec)
         self._output = OutputLimit(spec.node.max_output_bytes)
@@ -200,7 +202,7 @@ class Replica:
     def _prepare_and_run(self, stack: ExitStack) -> Exit:
         spec, folder = self._spec, self._folder
         preparation = RunPreparation(
-            folder, spec, self._server, stack, self._report_preparing, self._run_folder
+            folder, spec, self._server, stack, self._report_preparing, self._run_folder, self._preflight
         )
         prepared = preparation.run()
         launch = spec.launch
@@ -536,8 +538,7 @@ class Replica:
                 f"{launch.role} {launch.role_rank} (replica {launch.rank}) is lost: {exit.reason}"
             )
 
-    # -- status and signals
-    # ----------------------------------------------------------------------------------------
+    # -- status and signals ----------------------------------------------------------------------------------
 
     def _report_preparing(self, detail: str) -> None:
         """Publishes the state of a slow preparation: from now on the server is notified of it."""
@@ -548,6 +549,7 @@ class Replica:
             self._shipper.start()
 
     def _interrupt_preparing(self, *_: object) -> None:
+        self._preflight.raise_if_failed()
         self._wakeup.listen()  # a second signal must not interrupt the handling of the first
         raise StopRequested(self._folder.read_stop() or StopOrder(0.0))
 

@@ -20,12 +20,18 @@ from hopyard.domain.launch import RestorePoint
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
 from hopyard.private_files import make_folder, remove_tree, write_atomically
-from hopyard.replica import preflight
 from hopyard.replica.code_symlinks import place_links
 from hopyard.replica.dataset_mounts import DatasetMounts
-from hopyard.replica.errors import NodeFault, PrepareFailed, prepare_error
+from hopyard.replica.errors import (
+    NodeFault,
+    PreflightFailed,
+    PreparationInterrupted,
+    PrepareFailed,
+    prepare_error,
+)
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.mount_namespace import MountView
+from hopyard.replica.preflight import ReplicaPreflight
 from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.python_environment import Environments, PythonInterpreter, locked_packages
 from hopyard.replica.replica_dir import ReplicaDir
@@ -74,11 +80,21 @@ class RunPreparation:
     stack: ExitStack
     log: Callable[[str], None]
     run_folder: RunFolder
+    preflight: ReplicaPreflight
 
     def run(self) -> PreparedRun:
         """Prepares the run. Raises PrepareFailed. Waits for an unavailable server without a time limit."""
+        is_done = False
         try:
-            return self._run()
+            prepared = self._run()
+            is_done = True
+            return prepared
+        except PreparationInterrupted as error:
+            self.preflight.report(error.failure)
+            raise PreflightFailed(error.failure) from error
+        except PreflightFailed as error:
+            self.preflight.report(error.failure)
+            raise
         except HopyardError as error:
             raise _prepare_error(error) from error
         except OSError as error:
@@ -87,13 +103,16 @@ class RunPreparation:
                 "cannot create the files of the run",
                 is_node_fault=Path(self.spec.node.home) / "cache",
             ) from error
+        finally:
+            if not is_done:
+                self.preflight.close()
 
     def _run(self) -> PreparedRun:
         launch = self.spec.launch
         started_at = time.monotonic()
         self.folder.create()
         self.folder.reserve_stop_space()
-        preflight.check_node(self.spec, self.folder.root)
+        self.preflight.begin()
         if launch.study is not None:
             self.folder.write_study(launch.study, launch.secret)
         cache = open_tree_cache(self.spec, self.folder)
@@ -112,6 +131,8 @@ class RunPreparation:
             self._place_links()
             mounts = DatasetMounts(self.spec, self.folder.work, self.stack).place(datasets)
         interpreter = self._interpreter()
+        manifests = {ref.name: ref.manifest for ref in launch.datasets if ref.manifest is not None}
+        self.preflight.finish(interpreter, manifests, cache)
         elapsed_s = time.monotonic() - started_at
         if elapsed_s > _SLOW_STEP_S:
             self.folder.record_note(f"code, data and environment ready in {elapsed_s:.1f} s")

@@ -141,6 +141,10 @@ class ReplicaDir:
         with suppress(OSError):
             (self.root / _EXIT_TEXT_FILE).unlink(missing_ok=True)
 
+    def write_spec(self, spec: ReplicaSpec) -> None:
+        """Replaces the spec. Raises OSError."""
+        write_below(self.root, SPEC_FILE, msgspec.json.encode(spec))
+
     def read_spec(self) -> ReplicaSpec:
         """Reads the spec. In a home that was moved or copied, paths refer to the home that contains the
         folder now. The control groups of a copy are those of the original.

@@ -148,6 +148,12 @@ class TokenAuthenticator:
         """Returns the secret by which the replicas of an attempt authenticate each other."""
         return hmac.digest(self.keys.current_secret, f"study {attempt}".encode(), "sha256").hex()
 
+    def preflight_secret(self, attempt: AttemptId, rank: int | None = None) -> str:
+        """Returns the secret with which the replicas of an attempt check each other, or with a rank the one
+        with which that replica reports a failed check."""
+        subject = f"preflight {attempt}" if rank is None else f"preflight {attempt} {rank}"
+        return hmac.digest(self.keys.current_secret, subject.encode(), "sha256").hex()
+
     async def require_same_study(self, caller: Caller, run: str) -> None:
         """Raises Forbidden unless the caller is a user, the run itself, the study that it belongs to, or a
         study that continues this study. Raises NotFound if the run does not exist."""

@@ -12,6 +12,7 @@ from hopyard.controller.blob_gc import BlobCollector
 from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
 from hopyard.controller.controller import Controller
 from hopyard.controller.launch_builder import LaunchBuilder
+from hopyard.controller.node_failures import NodeFailures
 from hopyard.controller.stop_requests import PREEMPT_GRACE
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.notification import NotifyTarget
@@ -151,6 +152,7 @@ async def build_services(
             server_url=url,
             sign_token=tokens.sign_token,
             gang_secret=tokens.gang_secret,
+            preflight_secret=tokens.preflight_secret,
             user_secrets=access.secret_values,
             commands=commands,
         ),
@@ -185,6 +187,7 @@ async def build_services(
         audit=audit,
         storage=storage_quota,
         controller=controller,
+        node_failures=NodeFailures(cluster, runs),
         blob_collector=blob_collector,
         ingest=ingest,
         subscriptions=subscriptions,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hopyard.controller.blob_gc import BlobCollector
 from hopyard.controller.controller import Controller
+from hopyard.controller.node_failures import NodeFailures
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.run import Run
@@ -96,6 +97,7 @@ class Services:
     audit: AuditStore
     storage: StorageQuota
     controller: Controller
+    node_failures: NodeFailures
     blob_collector: BlobCollector
     ingest: StreamIngest
     subscriptions: RunSubscriptions

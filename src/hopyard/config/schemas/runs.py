@@ -56,6 +56,7 @@ from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notification import MAX_TARGET, MAX_TARGETS, NotifyOn
 from hopyard.domain.param_format import OptionKind, OptionPlace, ParamStyle
+from hopyard.domain.preflight import Preflight
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.restart_policy import MAX_BACKOFF_S, MAX_RESTARTS, RestartMode
 from hopyard.domain.resume_arguments import check_resume_arguments
@@ -264,6 +265,7 @@ class SpecIn(RequestModel):
     evaluation: EvaluationIn | None = None
     resume_arguments: Annotated[tuple[LongText, ...], Meta(max_length=16)] = ()
     retention: RetentionIn | None = None
+    preflight: Preflight = Preflight.PAIRS
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch
+from hopyard.domain.replica import NodeContext
 from hopyard.engines.local.ports import PortClaims
 from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
 
@@ -15,11 +16,12 @@ from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
 @dataclass(slots=True)
 class AttemptShare:
     """The share of one attempt. port: for the rendezvous of its replicas; peer_ports: as in `NodeContext`.
-    All are also in `ports`."""
+    probe_ports: by rank, as in `ProbeAddress`. All are also in `ports`."""
 
     ports: set[int] = field(default_factory=set)
     port: int = 0
     peer_ports: dict[str, int] = field(default_factory=dict)
+    probe_ports: dict[int, int] = field(default_factory=dict)
     cores: list[int] = field(default_factory=list)
 
 
@@ -38,7 +40,9 @@ def read_shares(attempts: Iterable[Path]) -> dict[AttemptId, AttemptShare]:
                 share = shares.setdefault(AttemptId(attempt.name), AttemptShare())
                 share.port = spec.node.master_port
                 share.peer_ports = dict(spec.node.peer_ports)
-                share.ports |= {share.port, *share.peer_ports.values(), *spec.node.ports.values()}
+                share.probe_ports = _probe_ports(spec.node)
+                share.ports |= {share.port, *share.peer_ports.values(), *share.probe_ports.values()}
+                share.ports |= {*spec.node.ports.values()}
                 share.cores.extend(spec.node.cpus or ())
     return shares
 
@@ -56,9 +60,16 @@ def assign_rendezvous_ports(
     )
     if not share.port and earlier is not None:
         share.port, share.peer_ports = earlier.master_port, dict(earlier.peer_ports)
+        share.probe_ports = _probe_ports(earlier)
     share.port = share.port or claims.choose()
     share.ports.add(share.port)
     if not share.peer_ports and launch.replicas[0].in_gang:
         for replica in launch.replicas:
             share.peer_ports[replica.host_name] = claims.choose() if replica.rank else share.port
-    share.ports |= {*share.peer_ports.values()}
+    if not share.probe_ports and earlier is None:
+        share.probe_ports = {rank: claims.choose() for rank in launch.replicas[0].preflight.ranks}
+    share.ports |= {*share.peer_ports.values(), *share.probe_ports.values()}
+
+
+def _probe_ports(node: NodeContext) -> dict[int, int]:
+    return {address.rank: address.port for address in node.probe_addresses}

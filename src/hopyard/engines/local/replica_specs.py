@@ -9,7 +9,7 @@ from pathlib import Path
 from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.launch import Launch, ReplicaLaunch
-from hopyard.domain.replica import NodeContext, ReplicaSpec
+from hopyard.domain.replica import NodeContext, ProbeAddress, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU, Gpu
 from hopyard.engines.local.attempt_share import AttemptShare
 from hopyard.engines.local.cores import choose_cores
@@ -76,6 +76,12 @@ class ReplicaSpecs:
             max_metrics_bytes=_smaller_limit(self.defaults.max_metrics_bytes, replica.max_metrics_bytes),
             hosts={r.host_name: replica_address(share.port, r.rank) for r in launch.replicas},
             peer_ports=dict(share.peer_ports),
+            probe_addresses=tuple(
+                ProbeAddress(
+                    rank, launch.placement.assignments[rank].node, replica_address(share.port, rank), port
+                )
+                for rank, port in share.probe_ports.items()
+            ),
             ports=ports,
         )
         return ReplicaSpec(replica, node)

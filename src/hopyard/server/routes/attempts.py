@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -16,11 +17,12 @@ from hopyard.domain.checkpoint import OWN_PARTS, Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, attempt_id, split_attempt
 from hopyard.domain.metric_values import MetricValue, decode_value
 from hopyard.domain.path_check import is_manifest_path
+from hopyard.domain.preflight import Check
 from hopyard.domain.run import MAX_REPLICAS, Run, check_not_superseded
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.stream_limits import STREAMS, StreamLimits
 from hopyard.domain.text import escape
-from hopyard.errors import MissingBlobs, NotFound, SpecError, StorageFull
+from hopyard.errors import Forbidden, MissingBlobs, NotFound, SpecError, StorageFull
 from hopyard.interfaces.streams import Segment
 from hopyard.server.artifact_merge import merge_artifact
 from hopyard.server.authentication import bearer_token
@@ -123,6 +125,14 @@ class ArtifactIn(RequestModel):
 
 class RunFolderIn(RequestModel):
     manifest: Hex
+
+
+class PreflightFailureIn(RequestModel):
+    """key: of the replica, which its script does not know. found: a sentence."""
+
+    key: Annotated[str, Meta(max_length=128)]
+    check: Check
+    found: Annotated[str, Meta(max_length=4096)]
 
 
 class LockIn(RequestModel):
@@ -321,6 +331,21 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         await _count_storage(services, request, run, [Digest(request.body.lock)])
         return Empty()
 
+    async def preflight(request: ApiRequest[Empty, PreflightFailureIn]) -> Empty:
+        """Record a failed check before the script starts, for which the node of the replica is to blame.
+        A node with failures in two attempts within six hours is cordoned.
+
+        409 `conflict` after a script of the attempt started."""
+        attempt, _ = await _get_attempt(services, request)
+        rank, body = int(request.path["rank"]), request.body
+        key = services.tokens.preflight_secret(attempt, rank)
+        if not hmac.compare_digest(body.key.encode(), key.encode()):
+            raise Forbidden(
+                "the key of the replica is wrong", hints=("only its replica reports failed checks",)
+            )
+        await services.node_failures.record(attempt, rank, body.check, escape(body.found), now=services.now())
+        return Empty()
+
     body = BinaryBody("one line of JSON, a line feed, then the segments' bytes")
     path = "/attempts/{attempt}"
     return [
@@ -333,6 +358,15 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             auth="run",
             errors=(400, 507),
             limit=MAX_SYNC_BYTES,
+            unaudited_reason=_REPORT_REASON,
+        ),
+        Endpoint(
+            "POST",
+            path + "/replicas/{rank}/preflight",
+            preflight,
+            body=PreflightFailureIn,
+            auth="run",
+            errors=(400, 403, 409),
             unaudited_reason=_REPORT_REASON,
         ),
         Endpoint(
