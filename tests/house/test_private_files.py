@@ -25,6 +25,7 @@ ELSEWHERE = {
     "datasets/tree_cache.py": "copies of trees, in the 0700 folder of a replica",
     "engines/local/cgroups.py": "cgroups",
     "replica/resource_limits.py": "cgroups",
+    "replica/container/replica_container.py": "an archive in memory",
     "replica/uploads.py": (
         "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again"
     ),

@@ -1157,6 +1157,7 @@ class ResumeIn(TypedDict):
 class RoleIn(TypedDict):
     command: Sequence[str]
     essential: NotRequired[bool]
+    image: NotRequired[str]
     launcher: NotRequired[Launcher]
     min_replicas: NotRequired[int]
     name: NotRequired[str]
@@ -1176,10 +1177,12 @@ class RoleSpec(TypedDict):
     essential, service: as in `domain.gang.Role`. private_folders: each replica has a working folder of
     its own; otherwise the replicas of the gang on one node share one. restart: whether its processes
     start again after their end. launcher: see `domain.launcher`. processes: those that the launcher
-    starts in each replica; 0 is one for each GPU, at least one."""
+    starts in each replica; 0 is one for each GPU, at least one. image: of the container in which each
+    replica runs its command; "" runs it on the node itself."""
 
     command: list[str]
     essential: NotRequired[bool]
+    image: NotRequired[str]
     launcher: NotRequired[Launcher]
     min_replicas: NotRequired[int]
     name: NotRequired[str]

@@ -16,6 +16,7 @@ from hopyard.cli.options import (
     extras_option,
     gpu_memory_option,
     idle_option,
+    image_option,
     json_option,
     launcher_option,
     max_metrics_option,
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
 @pool_option
 @where_option
 @requirements_option
+@image_option
 @python_option
 @queue_option
 @priority_option
