@@ -266,7 +266,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("adapters and decisions", ("engines", "stores", "scheduler", "searchers", "mop", "datasets", "config")),
     ("contracts", ("interfaces",)),
     ("nouns", ("domain",)),
-    ("foundation, left to right", ("file_locks", "private_files", "errors")),
+    ("foundation, left to right", ("container_engine", "file_locks", "private_files", "errors")),
 )
 PURE = ("scheduler", "searchers", "mop", "domain")
 

@@ -24,6 +24,7 @@ HopyardError
 │   └── WorkersLost         all of its workers were killed; it may continue with new ones
 └── EngineError
     ├── PortUnreachable     nothing of the run listens on this port
+    ├── ContainerError      the container engine cannot be reached, or refuses a request
     ├── ConsoleUnreachable  the replica accepts no console now
     └── LaunchFailed        the gang could not be started; no replica of it remains
 """
@@ -163,6 +164,16 @@ class PortUnreachable(EngineError):
 
 class ConsoleUnreachable(EngineError):
     code = "console_unreachable"
+
+
+class ContainerError(EngineError):
+    """status: of the HTTP answer of the container engine; 0 if there was none."""
+
+    code = "container"
+
+    def __init__(self, message: str, *, status: int = 0, hints: Sequence[str] = ()) -> None:
+        super().__init__(message, hints=hints)
+        self.status = status
 
 
 class LaunchFailed(EngineError):

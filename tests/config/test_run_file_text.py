@@ -80,7 +80,7 @@ RESTARTS = st.just(NO_RESTART) | st.builds(
 
 
 @st.composite
-def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
+def roles(draw: st.DrawFn, *, name: str, image: str = "") -> RoleRequest:
     launcher = draw(LAUNCHERS)
     restart = draw(RESTARTS) if launcher["launcher"] != "mpi" else NO_RESTART  # MPI refuses one
     return RoleRequest(
@@ -97,6 +97,7 @@ def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
         private_folders=draw(st.booleans()),
         restart=restart,
         service=name != "worker" and draw(st.booleans()),
+        image="" if launcher["launcher"] == "mpi" else image,
         **launcher,
         **draw(GPUS),
         **draw(CPUS),
@@ -107,10 +108,10 @@ def roles(draw: st.DrawFn, *, name: str) -> RoleRequest:
 @st.composite
 def requests(draw: st.DrawFn) -> RunRequest:
     datasets = draw(st.lists(NAMES, max_size=2, unique=True))
+    names = draw(st.sampled_from([("worker",), ("worker", "ps")]))
+    image = draw(st.sampled_from(["", "lab:5000/train:2"])) if len(names) == 1 else ""
     return RunRequest(
-        roles=tuple(
-            draw(roles(name=name)) for name in draw(st.sampled_from([("worker",), ("worker", "ps")]))
-        ),
+        roles=tuple(draw(roles(name=name, image=image)) for name in names),
         project=draw(NAMES),
         label=draw(st.just("") | NAMES),
         datasets=tuple(
@@ -169,7 +170,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         extras=(("fpga", 1),), min_replicas=2, pools=("p",), labels=(("rack", "a"),),
         topology=TopologyRequest("same", "rack"), essential=False, private_folders=True,
         restart=RestartPolicy(RestartMode.ALWAYS),
-        launcher="mpi", processes=2, service=True,
+        launcher="mpi", processes=2, service=True, image="python",
     )  # fmt: skip
     other = RoleRequest(("a",), "other", launcher="torchrun")
     request = RunRequest(

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "engines/local/cgroups.py": "cgroups",
     "integrations/keras.py": "a checkpoint in the folder that the script chooses, as Keras writes it",
     "replica/resource_limits.py": "cgroups",
+    "replica/container/replica_container.py": "an archive in memory",
     "replica/uploads.py": (
         "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again"
     ),

@@ -452,6 +452,22 @@ def check_tools(_home: Home) -> Iterator[Finding]:
         yield Finding("uv", "warn", "not found", "install it for `hop run --requirements`: pip install uv")
 
 
+def check_containers(_home: Home) -> Iterator[Finding]:
+    from hopyard.container_engine.engine_discovery import can_start_podman, find_engine
+    from hopyard.errors import ContainerError
+
+    try:
+        engine = find_engine()
+    except ContainerError as error:
+        if can_start_podman():
+            yield Finding("containers", "ok", "Podman; its service starts with the first `hop run --image`")
+        else:
+            yield Finding("containers", "warn", error.message, "; ".join(error.hints))
+        return
+    rootless = ", rootless" if engine.rootless else ""
+    yield Finding("containers", "ok", f"{engine.name} {engine.version} at {engine.api.path}{rootless}")
+
+
 def check_python(_home: Home) -> Iterator[Finding]:
     from hopyard.client.interpreter import caller_interpreter
 
@@ -564,5 +580,6 @@ CHECKS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
     check_privacy,
     check_gpu,
     check_tools,
+    check_containers,
     check_python,
 )

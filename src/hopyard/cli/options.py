@@ -359,6 +359,11 @@ time_option = click.option(
     metavar="2h",
     help="Time limit of each attempt: 2h, 90m, 3600. A lost or preempted run gets the full limit again.",
 )
+image_option = click.option(
+    "--image",
+    metavar="REF",
+    help="Run each replica in a container of this image, through Docker or Podman.",
+)
 requirements_option = click.option(
     "--requirements",
     type=REQUIREMENTS_PATH,
@@ -387,6 +392,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
         time_option,
         idle_option,
         requirements_option,
+        image_option,
         python_option,
         env_option,
         secret_option,

@@ -16,6 +16,7 @@ from hopyard.cli.options import (
     extras_option,
     gpu_memory_option,
     idle_option,
+    image_option,
     json_option,
     keep_option,
     launcher_option,
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
 @pool_option
 @where_option
 @requirements_option
+@image_option
 @python_option
 @queue_option
 @priority_option

@@ -56,6 +56,8 @@ def build_environment(
     with their scripts. files: receives the archives of the code that the requirements install. Raises
     SpecError.
     """
+    if any(role.image for role in request.roles):
+        return {"interpreter": ""}
     required: EnvironmentFile | None = None
     name = ""
     scripts = _scripts(commands, folder)

@@ -54,7 +54,12 @@ def build_request(
         warn_of_secrets(request, target, notify)
         role = _single_role(request, arguments, options, target)
     else:
-        command = _role_command(target, arguments, folder, base=options.get("requirements") is not None)
+        command = _role_command(
+            target,
+            arguments,
+            folder,
+            base=options.get("requirements") is not None or options.get("image") is not None,
+        )
         request = RunRequest(roles=(), project=default_project(_target_path(target, folder)[0]))
         role = RoleRequest(command)
     if role is not None:
@@ -156,7 +161,19 @@ def apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
             f"--python: version {changed.python} needs requirements",
             hints=("add --requirements FILE, or give the path of an interpreter",),
         )
+    if any(role.image for role in changed.roles):
+        _check_image_options(changed, python)
     return changed
+
+
+def _check_image_options(request: RunRequest, python: str | None) -> None:
+    """Raises SpecError for an option about the environment, which is that of the image."""
+    option = "--requirements" if request.requirements is not None else "--python"
+    if request.requirements is not None or python or request.interpreter or request.python:
+        raise SpecError(
+            f"{option}: the packages of a container are those of its image",
+            hints=(f"remove {option}, and use an image that has the packages",),
+        )
 
 
 def _role_command(target: str, arguments: tuple[str, ...], folder: Path, *, base: bool) -> tuple[str, ...]:

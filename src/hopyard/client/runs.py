@@ -204,6 +204,7 @@ def submit(
     priority: int | None = None,
     time_limit: float | str | None = None,
     requirements: Path | str | None = None,
+    image: str | None = None,
     python: str | None = None,
     project: str | None = None,
     start_from: str | None = None,
@@ -243,6 +244,7 @@ def submit(
         "priority": priority,
         "time": _option_text(time_limit),
         "requirements": None if requirements is None else here / requirements,
+        "image": image,
         "python": python,
         "project": project,
     }

@@ -11,6 +11,7 @@ from hopyard.config.run_request import EvaluatorRequest, RoleRequest, gpu_fields
 from hopyard.config.schemas.runs import RoleIn
 from hopyard.config.section_values import read_field, read_flag, read_name, read_positive_field
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
+from hopyard.domain.image_reference import check_image
 from hopyard.domain.launcher import PARAMETER_SERVER_ROLE, Launcher
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
@@ -30,20 +31,21 @@ ROLE_KEYS = (
     "launcher",
     "processes",
     "service",
+    "image",
 )
 RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
 
 
 def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
-    """Returns the roles under `roles`. `restart` and `launcher` of the file apply to roles without their own.
-    Raises SpecError."""
-    restart, launcher = read_restart(top), read_field(top, "launcher", RoleIn)
+    """Returns the roles under `roles`. `restart`, `launcher` and `image` of the file apply to roles without
+    their own. Raises SpecError."""
+    restart, launcher, image = read_restart(top), read_field(top, "launcher", RoleIn), read_image(top)
     roles: list[RoleRequest] = []
     for i, value in top.items("roles"):
         first = next((role for role in roles if role.launcher == Launcher.MPI), None)
         section = as_section(top.file, f"roles.{i}", value)
         command = () if first is None else first.command
-        roles.append(read_role(section, restart=restart, launcher=launcher, mpi_command=command))
+        roles.append(read_role(section, restart=restart, launcher=launcher, mpi_command=command, image=image))
     if not roles:
         raise SpecError(
             f"{top.file}: roles: no role is given",
@@ -68,9 +70,10 @@ def read_role(
     restart: RestartPolicy = NO_RESTART,
     launcher: Launcher = Launcher.NONE,
     mpi_command: tuple[str, ...] = (),
+    image: str = "",
 ) -> RoleRequest:
-    """Returns one role. restart, launcher: the defaults. mpi_command: that of an earlier role with MPI;
-    its `mpirun` starts the processes of this one as well. Raises SpecError."""
+    """Returns one role. restart, launcher, image: the defaults. mpi_command: that of an earlier role with
+    MPI; its `mpirun` starts the processes of this one as well. Raises SpecError."""
     section.check_keys(*ROLE_KEYS, "arguments")
     if section.values.get("launcher") is not None:
         launcher = read_field(section, "launcher", RoleIn)
@@ -98,8 +101,15 @@ def read_role(
         launcher=launcher.value,
         processes=read_positive_field(section, "processes", RoleIn),
         service=read_flag(section, "service", default=is_server),
+        image=read_image(section) or image,
         **_read_gpus(resources),
     )
+
+
+def read_image(section: YamlSection) -> str:
+    """Returns the reference under `image`; "" without one. Raises SpecError."""
+    text = section.text("image")
+    return section.parsed("image", lambda: check_image(text, what="image")) if text else ""
 
 
 def _read_gpus(resources: YamlSection) -> dict[str, Any]:

@@ -11,6 +11,7 @@ env: {NCCL_DEBUG: INFO}
 secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the value
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
+# image: python:3.12-slim       # instead of requirements: each replica runs in a container
 ports: [8888]                   # or {web: 8888}: at which the scripts serve
 restart: never                  # of roles without their own
 on_end: [lab, {to: alice@lab.org, when: [failed]}]       # is notified of the end, and of alerts
@@ -110,7 +111,7 @@ RUN_KEYS = (
     "keep",
     "preflight",
 )
-TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "evaluator", "roles")
+TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "image", "evaluator", "roles")
 
 
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:

@@ -13,6 +13,7 @@ from hopyard.config.limits import MAX_EXTRAS, MAX_GPUS, MAX_PRIORITY, MAX_PROCES
 from hopyard.config.schemas.runs import MAX_DATASETS, MAX_ROLES
 from hopyard.domain.gang import Closeness
 from hopyard.domain.ids import NAME_PATTERN
+from hopyard.domain.image_reference import IMAGE_PATTERN, MAX_IMAGE_REFERENCE
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.notification import MAX_TARGETS, TARGET_PATTERN, NotifyOn
 from hopyard.domain.preflight import Preflight
@@ -158,6 +159,12 @@ _LAUNCHER: Schema = {
     "description": "How the processes of the replicas are started.",
     "enum": [*(each.value for each in Launcher), None],
 }
+_IMAGE: Schema = {
+    "description": "Image of the container in which each replica runs.",
+    "type": ["string", "null"],
+    "pattern": f"^(?:{IMAGE_PATTERN})?$",
+    "maxLength": MAX_IMAGE_REFERENCE,
+}
 _ROLE = _object(
     "Replicas of one kind.",
     {
@@ -182,6 +189,7 @@ _ROLE = _object(
             "maximum": MAX_PROCESSES,
         },
         "service": _flag("true: ended after the other replicas, as parameter servers are."),
+        "image": _IMAGE,
     },
     type="object",
 )
@@ -302,6 +310,7 @@ _PROPERTIES: dict[str, Schema] = {
     },
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
     "launcher": _LAUNCHER,
+    "image": {**_IMAGE, "description": "Image of the roles without their own."},
     "roles": {
         "description": "The kinds of replicas of the gang.",
         "type": "array",

@@ -104,6 +104,7 @@ def _role_values(role: RoleRequest, launcher: str | None) -> dict[str, Any]:
         "launcher": None if role.launcher in (launcher, Launcher.NONE) else role.launcher,
         "processes": role.processes or None,
         "service": _service_value(role),
+        "image": role.image,
     }
     return _without_defaults(values)
 

@@ -27,6 +27,7 @@ from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.gang import NODE_LEVEL, Closeness
 from hopyard.domain.idle_rule import MIN_IDLE_S
 from hopyard.domain.ids import check_name, slug
+from hopyard.domain.image_reference import check_image
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notebook import NOTEBOOK_MODULE, NOTEBOOK_SUFFIX
@@ -65,6 +66,7 @@ class RoleRequest:
     launcher: str = Launcher.NONE.value
     processes: int = 0
     service: bool = False
+    image: str = ""
 
     def spec(self) -> dict[str, Any]:
         """Returns the RoleSpec as JSON."""
@@ -92,6 +94,7 @@ class RoleRequest:
             **({} if self.launcher == Launcher.NONE else {"launcher": self.launcher}),
             **({"processes": self.processes} if self.processes else {}),
             **({"service": True} if self.service else {}),
+            **({"image": self.image} if self.image else {}),
         }
 
 
@@ -382,9 +385,11 @@ def gpu_fields(
 
 
 def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options --pool and --where among `options` as fields of every RoleRequest.
+    """Returns the options --pool, --where and --image among `options` as fields of every RoleRequest.
     Raises SpecError."""
     fields: dict[str, Any] = {}
+    if options.get("image") is not None:
+        fields["image"] = check_image(options["image"], what="--image")
     if options.get("pool") is not None:
         fields["pools"] = resource_requests.parse_pools(options["pool"])
     if options.get("where"):

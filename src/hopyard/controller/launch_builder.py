@@ -116,6 +116,7 @@ class LaunchBuilder:
                         elastic=spec.is_elastic,
                         secret=secret,
                         service=role.service,
+                        image=role.image,
                         launcher=role.launcher,
                         independent_ranks=independent,
                         launcher_peers=peers.get(role.launcher, ()),

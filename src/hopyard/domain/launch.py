@@ -72,6 +72,7 @@ class ReplicaLaunch:
     # known to the replicas of this attempt alone, hexadecimal digits; "" where they need none
     secret: str = ""
     service: bool = False  # as of `domain.gang.Role`
+    image: str = ""  # as of `domain.run.RoleSpec`
     launcher: Launcher = Launcher.NONE  # as of `domain.run.RoleSpec`
     # of the gang: replicas for which the training does not wait, such as services and evaluators
     independent_ranks: tuple[int, ...] = ()

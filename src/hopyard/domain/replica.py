@@ -110,7 +110,7 @@ class ReplicaState:
     time from the kernel, in clock ticks since boot; with `boot` (the kernel's boot id), it distinguishes the
     process from a later one with the same number. started_at: Unix seconds; of the user's process once it
     started. ended_at: the end of that process, 0 before. shipped: the server has everything, and nothing is
-    left to do.
+    left to do. container_pid: the first process of the container of the replica, 0 without one.
     """
 
     phase: ReplicaPhase
@@ -123,6 +123,7 @@ class ReplicaState:
     exit: Exit | None = None
     shipped: bool = False
     ended_at: float = 0.0
+    container_pid: int = 0
 
     def start_and_end(self) -> tuple[datetime | None, datetime | None]:
         """Returns when the user's process began and ended, by the clock of this machine; None if it did

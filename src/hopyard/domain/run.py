@@ -91,7 +91,8 @@ class RoleSpec:
     topology, essential, service: as in `domain.gang.Role`. private_folders: each replica has a working folder
     of its own; otherwise the replicas of the gang on one node share one. restart: whether its processes start
     again after their end. launcher: see `domain.launcher`. processes: those that the launcher starts in each
-    replica; 0 is one for each GPU, at least one.
+    replica; 0 is one for each GPU, at least one. image: of the container in which each replica runs its
+    command; "" runs it on the node itself.
     """
 
     command: tuple[str, ...]
@@ -107,6 +108,7 @@ class RoleSpec:
     launcher: Launcher = Launcher.NONE
     processes: int = 0
     service: bool = False
+    image: str = ""
 
     @property
     def process_count(self) -> int:
@@ -242,6 +244,11 @@ class RunSpec:
     def is_elastic(self) -> bool:
         """Whether the number of replicas may differ between attempts."""
         return any(role.min_replicas for role in self.roles)
+
+    @property
+    def has_image(self) -> bool:
+        """Whether its replicas run in containers."""
+        return any(role.image for role in self.roles)
 
     @property
     def has_launcher(self) -> bool:

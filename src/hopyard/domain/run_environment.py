@@ -40,11 +40,12 @@ PASSED_VARIABLES = (
     "all_proxy",
     "no_proxy",
 )
-# Variables that also are needed to build an environment, such as a package index with its password. No run
-# gets them.
+# Variables that also are needed to build an environment or to start a container, such as a package index
+# with its password. No run gets them.
 _BUILD_VARIABLES = (
     "UV_*", "PIP_*", "NETRC", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
+    "DOCKER_HOST", "DOCKER_CONFIG", "CONTAINERS_CONF", "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR",
 )  # fmt: skip
 # Variables that each process of a gang gets for its rank: they would override a user's value or secret. A
 # run of one process does not get them: a script that finds `RANK` takes itself for a part of a gang.
@@ -86,6 +87,18 @@ def run_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) 
             or (_matches_any(name, PASSED_VARIABLES) and not _has_password(value))
         )
     }
+
+
+def container_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) -> dict[str, str]:
+    """Returns the variables of the machine that a run in a container gets: proxies, the time zone, and those
+    that match the administrator's patterns. Paths of the machine mean nothing in an image."""
+    patterns = (
+        *passed_patterns,
+        "TZ",
+        *(name for name in PASSED_VARIABLES if name.lower().endswith("_proxy")),
+    )
+    passed = run_variables(variables, passed_patterns)
+    return {name: value for name, value in passed.items() if _matches_any(name, patterns)}
 
 
 def check_settable(name: str, *, subject: str, in_gang: bool = False) -> str:

@@ -45,6 +45,8 @@ class DatasetMounts:
                 continue
             if not ref.path.startswith("/"):
                 self._link_in_run(ref, trees[ref.name])
+            elif self.spec.launch.image:
+                continue  # the container has a mount there
             elif self._has_namespaces():
                 mounts[self._mount_point(ref)] = trees[ref.name].resolve()
             else:

@@ -62,6 +62,8 @@ class GangFolder:
         return (continued[0] if continued else self.place) / path.relative_to(self.root)
 
     def _has_private_mounts(self) -> bool:
+        if self.spec.launch.image:  # a container has its own mounts everywhere
+            return True
         return self.spec.node.namespaces and detect_isolation_mode() is not IsolationMode.MODES
 
     @property

@@ -20,6 +20,10 @@ def kill_leftover_processes(folder: ReplicaDir, spec: ReplicaSpec, state: Replic
     After a reboot there are none, and pids refer to other processes. In a copy of a home the pids are those
     of the original home's processes, which are not ended.
     """
+    if spec.launch.image:
+        from hopyard.replica.container.replica_container import remove_leftover_container  # late: rare
+
+        remove_leftover_container(spec)
     cgroups = ReplicaCgroups.existing(spec.node)
     if not process_tree.belong_to_other_replica(cgroups.pids(), folder.root):
         cgroups.remove()

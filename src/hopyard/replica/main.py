@@ -28,7 +28,6 @@ from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, CheckpointUploa
 from hopyard.replica.command_receiver import CommandReceiver
 from hopyard.replica.console.child_exits import ChildExits
 from hopyard.replica.console.console_acceptor import ConsoleAcceptor
-from hopyard.replica.console.console_process import ConsoleProcess
 from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import gpu_memory_checks
@@ -45,6 +44,7 @@ from hopyard.replica.prepare import RunPreparation, home_view
 from hopyard.replica.process_command import process_command
 from hopyard.replica.process_env import record_machine_env
 from hopyard.replica.process_restarts import ProcessRestarts
+from hopyard.replica.process_start import ProcessLauncher
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.resource_limits import MemoryLimit, ReplicaCgroups
@@ -163,7 +163,7 @@ class Replica:
         self._supervisor: Supervisor | None = None
         self._server_stop: StopOrder | None = None
         self._exit_lock = threading.Lock()
-        self._exits, self._interpreter = ChildExits(), ""
+        self._exits = ChildExits()
         self._consoles: ConsoleAcceptor | None = None  # of the user's process
 
     def run(self) -> None:
@@ -212,6 +212,7 @@ class Replica:
         argv, env = build_command(restored=prepared.restored)
         if launch.rank == 0:
             record_machine_env(folder, spec.node.pass_environment)
+        self._starter = ProcessLauncher.open(spec, self._gang, prepared, self._report_preparing)
         view = home_view(spec, folder)
         if view is not None:
             view = replace(
@@ -244,7 +245,6 @@ class Replica:
             namespace=self._namespace,
             outer_cwd=folder.work,
         )
-        self._interpreter = prepared.interpreter.path
         cgroups = self._start_process(process)
         self._recorder.start()
         self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
@@ -270,26 +270,20 @@ class Replica:
 
     def _start_process(self, process: user_process.ProcessSpec) -> ReplicaCgroups:
         """Starts the user's process in control groups of its own, and returns them. Raises PrepareFailed."""
-        cgroups = ReplicaCgroups.create(self._spec.node, self._spec.launch.resources)
-        process = replace(process, groups=tuple(dict.fromkeys(cgroups.folders.values())))
-        try:
-            started = user_process.start_process(process)
-        except PrepareFailed:
-            cgroups.remove()
-            raise
+        started, cgroups = self._starter.start(process)
         self._state = replace(  # first: from here on a failure is not a failure to start the script
             self._state,
             phase=ReplicaPhase.RUNNING,
             detail="",
             child_pid=started.pid,
+            container_pid=self._starter.container_pid,
             child_started=process_start_ticks(started.pid),
             started_at=self._state.started_at if self._state.child_pid else started.began_at,
             ended_at=0.0,
         )
-        cgroups.drop(started.failed_cgroups)
         self._write(self._state)
         self._consoles = ConsoleAcceptor(
-            self._folder.root, ConsoleProcess(process, started.pid, self._interpreter), self._exits
+            self._folder.root, self._starter.console(process, started), self._exits
         )
         self._consoles.start()
         return cgroups
@@ -302,6 +296,7 @@ class Replica:
         try:
             while True:
                 exit = self._supervise(self._state.child_pid, cgroups, started_at, begins)
+                self._starter.end()
                 last = restarts.last_exit(exit)
                 if last is not None:
                     return last

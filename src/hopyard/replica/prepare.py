@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _RETRY_DELAY_RANGE_S = (0.1, 2.0)
 _SLOW_STEP_S = 0.5
+IMAGE_PYTHON = "python3"  # on PATH of an image
 # the run's inputs are invalid, deleted or damaged
 _RUN_ERRORS = (SpecError, NotFound, MissingBlobs, IntegrityError)
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class PreparedRun:
     datasets: dict[str, Path]
     restored: bool
     mounts: dict[Path, Path]  # datasets, as in `MountView.mounts`
+    restore: Path | None = None  # the tree of the checkpoint
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class RunPreparation:
                 raise PrepareFailed(f"the server named no version of dataset {ref.name}")
             datasets[ref.name] = self._tree(cache, ref.manifest, f"dataset {ref.name}")
             self._record_cache_key(ref.manifest, datasets[ref.name])
+        tree: Path | None = None
         if launch.restore is not None:
             tree = self._checkpoint(cache, launch.restore)
             self.folder.restore.unlink(missing_ok=True)
@@ -136,7 +139,7 @@ class RunPreparation:
         elapsed_s = time.monotonic() - started_at
         if elapsed_s > _SLOW_STEP_S:
             self.folder.record_note(f"code, data and environment ready in {elapsed_s:.1f} s")
-        return PreparedRun(interpreter, datasets, launch.restore is not None, mounts)
+        return PreparedRun(interpreter, datasets, launch.restore is not None, mounts, tree)
 
     def _prepare_folders(self, cache: TreeCache) -> None:
         """Fills the working folder and the run folder, once for the replicas of the gang that share them."""
@@ -216,6 +219,8 @@ class RunPreparation:
 
     def _interpreter(self) -> PythonInterpreter:
         launch = self.spec.launch
+        if launch.image:
+            return PythonInterpreter(IMAGE_PYTHON)
         environments = Environments(
             Home(Path(self.spec.node.home)).envs,
             self._blob,

@@ -14,7 +14,12 @@ from hopyard.domain.evaluation import EVALUATION_VARIABLE
 from hopyard.domain.launcher import INDEPENDENT_RANKS_VARIABLE
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables, visible_variables
+from hopyard.domain.run_environment import (
+    HOOKS_VARIABLE,
+    container_variables,
+    run_variables,
+    visible_variables,
+)
 from hopyard.domain.run_port import FIRST_PORT_VARIABLE, SOCKET_FOLDER, port_variables, socket_variables
 from hopyard.private_files import make_folder
 from hopyard.replica.gang_folder import GangFolder
@@ -41,7 +46,7 @@ def process_env(
     launch, node = spec.launch, spec.node
     gang = GangFolder(Path(node.gang_folder or folder.root), spec)
     work = gang.path_in_place(folder.work)
-    env = run_variables(os.environ, node.pass_environment)
+    env = (container_variables if launch.image else run_variables)(os.environ, node.pass_environment)
     env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     # more threads than cores slow each other down; without a limit the library's default is right
     if launch.resources.cpu_limited:
@@ -51,8 +56,9 @@ def process_env(
     env |= ports
     env |= {name: fill_dataset_paths(text, datasets) for name, text in launch.env.items()}
     env |= launch.secrets
-    bin_folder = str(Path(interpreter).parent)
-    env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
+    if not launch.image:
+        bin_folder = str(Path(interpreter).parent)
+        env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
     if virtual_env is not None:
         env["VIRTUAL_ENV"] = str(virtual_env)
     sdk = make_sdk_folder(Path(node.home))
@@ -73,7 +79,7 @@ def process_env(
         "HOPYARD_DATASETS": json.dumps({name: str(path) for name, path in datasets.items()}),
         **{dataset_variable(name): str(path) for name, path in sorted(datasets.items(), reverse=True)},
         "HOPYARD_URL": url,
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, node.gpus)),
+        **_visible_devices(spec),
         "HOPYARD_MAX_MEDIA": str(node.max_media_bytes),
         "HOPYARD_EXTRAS": json.dumps(dict(launch.resources.extras)),
     }
@@ -83,6 +89,8 @@ def process_env(
         env |= socket_variables(launch.ports, str(folder.root))
     if launch.in_gang:
         env |= _rank_variables(spec)
+    if launch.image and os.geteuid() != 0:  # the image has no such user
+        env = {"HOME": "/tmp", "USER": "hopyard", "LOGNAME": "hopyard", **env}
     if node.gpus and node.gpu_milli < WHOLE_GPU:
         env["HOPYARD_GPU_SHARE"] = f"{node.gpu_milli / WHOLE_GPU:g}"
     if node.gpu_memory_bytes:
@@ -144,6 +152,18 @@ def _source_folders(spec: ReplicaSpec, folder: Path, work: Path) -> list[str]:
             folders += [str(place / "src")] if (folder / source / "src").is_dir() else []
             folders.append(str(place))
     return folders
+
+
+def _visible_devices(spec: ReplicaSpec) -> dict[str, str]:
+    """Returns the variables that name the GPUs. In a container the driver counts only those of the container;
+    the second variable is read by its runtime, and an image may set it to all."""
+    gpus = spec.node.gpus
+    if not spec.launch.image:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+    return {
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(gpus)))),
+        "NVIDIA_VISIBLE_DEVICES": ",".join(map(str, gpus)) if gpus and spec.node.nvml else "void",
+    }
 
 
 def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:

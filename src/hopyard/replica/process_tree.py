@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,16 +106,65 @@ def _list_pids() -> list[str]:
             time.sleep(_POLL_INTERVAL_S)
 
 
+# The first process of the container of this replica, with its start time. Its parent is the container engine.
+_container_roots: dict[int, tuple[int, Path | None]] = {}
+
+
+def add_container(pid: int, group: Path | None) -> None:
+    """From now on a container's processes count as descendants of this process, until it ends. pid: of the
+    first one. group: a control group with all of them, also those that `hop exec` started."""
+    stat = read_stat(pid)
+    if stat is not None:
+        _container_roots[pid] = stat.started, group
+
+
+def remove_container(pid: int) -> None:
+    _container_roots.pop(pid, None)
+
+
+def _container_processes() -> dict[int, ProcessStat]:
+    """Returns processes of the container; all others are below them."""
+    processes: dict[int, ProcessStat] = {}
+    for root, (started, group) in _container_roots.items():
+        stat = read_stat(root)
+        if stat is None or stat.started != started:
+            continue
+        processes[root] = stat
+        with suppress(OSError, ValueError):
+            for pid in map(int, (group / "cgroup.procs").read_text().split()) if group is not None else ():
+                if (stat := read_stat(pid)) is not None:
+                    processes[pid] = stat
+    return processes
+
+
+def namespace_pid(pid: int) -> int:
+    """Returns the pid that the process has for itself, which in a container is another one."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            for line in file.read().splitlines():
+                if line.startswith(b"NSpid:"):
+                    return int(line.split()[-1])
+    except (OSError, ValueError):
+        return pid
+    return pid
+
+
 def descendants(root: int) -> list[ProcessStat]:
-    """Returns every live process below `root`, without `root` itself. Zombies do not count."""
+    """Returns every live process below `root`, without `root` itself. Zombies do not count. Processes of
+    containers are below this process."""
     children: dict[bytes, list[tuple[str, list[bytes]]]] = {}
     for name in _list_pids():
         if (fields := _fields(name)) is not None:
             children.setdefault(fields[1], []).append((name, fields))
     stats: list[ProcessStat] = []
     pending = [b"%d" % root]
+    found = _container_processes() if _container_roots and root == os.getpid() else {}
+    stats += [stat for stat in found.values() if stat.state not in "ZX"]
+    pending += [b"%d" % pid for pid in found]
     while pending:
         for name, fields in children.pop(pending.pop(), []):
+            if int(name) in found:
+                continue
             pending.append(name.encode())
             if fields[0] not in b"ZX":
                 stats.append(_stat(int(name), fields))

@@ -199,7 +199,10 @@ class Termination:
         except OSError:
             return False
         pids = {name.partition("-")[2] for name in names}
-        return any(str(stat.pid) in pids for stat in process_tree.descendants(os.getpid()))
+        return any(
+            str(process_tree.namespace_pid(stat.pid)) in pids
+            for stat in process_tree.descendants(os.getpid())
+        )
 
 
 def _checkpoint_text(safe_point_exit: SafePointExit) -> str:

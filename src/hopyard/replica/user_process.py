@@ -152,10 +152,11 @@ def start_process(command: ProcessSpec) -> StartedProcess:
 
 def _open_standard(command: ProcessSpec) -> list[int]:
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    return [null, _open_stream(command.stdout), _open_stream(command.stderr)]
+    return [null, open_stream(command.stdout), open_stream(command.stderr)]
 
 
-def _open_stream(path: Path) -> int:
+def open_stream(path: Path) -> int:
+    """Opens a file of output to append to it."""
     return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 

@@ -29,6 +29,11 @@ def check_role(role: RoleSpec, path: str) -> None:
             f"{path}.restart: the launcher `mpi` starts and ends the processes of all replicas together",
             hints=("remove `restart`: the other replicas of a failed `mpirun` have ended",),
         )
+    if role.image and role.launcher is Launcher.MPI:
+        raise SpecError(
+            f"{path}.launcher: `mpi` starts no processes in containers",
+            hints=("remove `image`, or use the launcher torchrun, jax or tensorflow",),
+        )
     check_resources(role.resources, f"{path}.resources")
     check_node_selector(role.where, f"{path}.where")
     check_topology(role.topology, f"{path}.topology")

@@ -64,6 +64,22 @@ def check_spec(spec: RunSpec) -> None:
             "roles: each role is a service or not essential",
             hints=("remove `service: true` from the role that does the work: services end after it",),
         )
+    if spec.has_image and not all(role.image for role in spec.roles):
+        index = next(i for i, role in enumerate(spec.roles) if not role.image)
+        raise SpecError(
+            f"roles.{index}.image: this role has no image, and another role has one",
+            hints=("give each role an image: only containers of one network can reach each other",),
+        )
+    if spec.has_image and spec.environment.requirements is not None:
+        raise SpecError(
+            "environment.requirements: the packages of a container are those of its image",
+            hints=("remove `requirements`, and use an image that has the packages",),
+        )
+    if spec.has_image and spec.study is not None:
+        raise SpecError(
+            "study: the roles of a study itself run in no container",
+            hints=("remove `image`: the trials of a study use the environment of the node",),
+        )
     if not any(role.essential for role in spec.roles):
         raise SpecError(
             "roles: no role is essential",

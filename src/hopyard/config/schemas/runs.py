@@ -52,6 +52,7 @@ from hopyard.domain.checkpoint_retention import (
 )
 from hopyard.domain.gang import Closeness
 from hopyard.domain.idle_rule import MIN_IDLE_S
+from hopyard.domain.image_reference import IMAGE_PATTERN, MAX_IMAGE_REFERENCE
 from hopyard.domain.launcher import Launcher
 from hopyard.domain.metric_line import check_metric_lines
 from hopyard.domain.notification import MAX_TARGET, MAX_TARGETS, NotifyOn
@@ -128,6 +129,9 @@ class RoleIn(RequestModel):
     launcher: Launcher = Launcher.NONE
     processes: Annotated[int, Meta(ge=0, le=MAX_PROCESSES)] = 0
     service: bool = False
+    image: Annotated[
+        str, Meta(pattern=full_match(f"(?:{IMAGE_PATTERN})?"), max_length=MAX_IMAGE_REFERENCE)
+    ] = ""
 
 
 class DatasetRefIn(RequestModel):

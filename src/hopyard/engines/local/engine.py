@@ -41,6 +41,7 @@ from hopyard.engines.local.attempt_share import (
 from hopyard.engines.local.cached_keys import CachedKeys
 from hopyard.engines.local.cgroups import find_cgroups, remove_groups
 from hopyard.engines.local.console_connections import connect_console
+from hopyard.engines.local.container_cleanup import ContainerCleanup
 from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
 from hopyard.engines.local.node_ranks import node_ranks
@@ -164,6 +165,7 @@ class LocalEngine:
         self._launched: set[AttemptId] = set()
         self._stopping_tasks: dict[AttemptId, asyncio.Task[None]] = {}
         self._ports = PortConnector(home.attempts)
+        self._containers = ContainerCleanup(home.root)
         self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were checked
         self._stopped_since: dict[Path, float] = {}  # monotonic time since which a replica is frozen
         self._overdue_at: dict[AttemptId, float] = {}  # monotonic time
@@ -192,6 +194,11 @@ class LocalEngine:
         await self._spawner.start()
         async with self._lock:
             await self._read_shares()
+        if self._adopts_replicas and self._containers.is_used:
+            await asyncio.to_thread(self._remove_unknown_containers)
+
+    def _remove_unknown_containers(self) -> None:
+        self._containers.remove_unknown({folder.name for folder in self._attempt_folders()})
 
     async def close(self) -> None:
         """Ends the spawner and finishes removals. Running attempts continue."""
@@ -216,6 +223,8 @@ class LocalEngine:
         problem = await asyncio.to_thread(self._health.current_problem)
         if problem:
             raise LaunchFailed(problem)
+        if any(replica.image for replica in launch.replicas):
+            await asyncio.to_thread(self._containers.prepare)
         async with self._lock:
             self._launching.add(launch.attempt)
             try:
@@ -529,6 +538,8 @@ class LocalEngine:
         if self._shares is not None:
             self._shares.pop(attempt, None)
             self._port_claims.keep_only(used_ports(self._shares))
+        specs = [replica.read_spec() for replica in replica_folders(folder)]
+        had_containers = any(spec is not None and spec.launch.image for spec in specs)
         removed_folder = folder.with_name(f"{_REMOVED_PREFIX}{attempt}-{os.urandom(4).hex()}")
         try:
             # atomic: if this process is killed meanwhile, the folder is either complete or hidden
@@ -539,6 +550,8 @@ class LocalEngine:
         with suppress(OSError):
             if str(place.readlink()) == str(folder.absolute()):
                 place.unlink()
+        if had_containers:  # a replica that was killed has left them
+            await asyncio.to_thread(self._remove_unknown_containers)
         await asyncio.to_thread(remove_tree, removed_folder)
 
     def _attempt_folders(self) -> list[Path]:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.replica import ReplicaState
 from hopyard.domain.run_port import SOCKET_FOLDER, socket_path
 from hopyard.engines.local.port_listener import Listener, SocketOwners, find_listeners, is_descendant
 from hopyard.engines.local.replica_folder import ReplicaFolder
@@ -35,10 +36,13 @@ class PortConnector:
         port between the check and the connection.
         """
         folder = ReplicaFolder(self._attempts / attempt / str(rank))
+        spec = folder.read_spec()
         if await asyncio.to_thread(_has_socket, folder, port):
             stream = await _connect_socket(folder, port)
             if stream is not None:
                 return stream
+        if spec is not None and spec.launch.image:
+            return await _connect_published(folder, spec.node.ports.get(port, 0), port)
         real, listeners = await asyncio.to_thread(self._own_listeners, folder, port)
         for host in dict.fromkeys(listener.loopback for listener in listeners):
             with suppress(OSError):
@@ -96,7 +100,7 @@ async def _connect_socket(folder: ReplicaFolder, port: int) -> PortStream | None
         await asyncio.get_running_loop().sock_connect(client, f"/proc/self/fd/{path}")
         pid = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         state = folder.read_state()
-        if state is not None and is_descendant(pid, state.pid):
+        if state is not None and _is_of_replica(pid, state):
             return await asyncio.open_unix_connection(sock=client, limit=_STREAM_BYTES)
         client.close()
     except OSError:
@@ -106,3 +110,24 @@ async def _connect_socket(folder: ReplicaFolder, port: int) -> PortStream | None
         if path >= 0:
             os.close(path)
     return None
+
+
+async def _connect_published(folder: ReplicaFolder, real: int, port: int) -> PortStream:
+    """Connects to a port of a container. The container engine listens there from the start of the container
+    to its end, and the start fails where another process has the port. Raises PortUnreachable."""
+    state = folder.read_state()
+    if state is not None and state.container_pid and state.exit is None and folder.is_alive():
+        with suppress(OSError):
+            return await asyncio.open_connection("127.0.0.1", real, limit=_STREAM_BYTES)
+    raise PortUnreachable(
+        f"nothing listens on port {port} of the container yet",
+        hints=(f"make the script listen on 0.0.0.0 and the port in $HOPYARD_PORT_{port}, which is {real}",),
+    )
+
+
+def _is_of_replica(pid: int, state: ReplicaState) -> bool:
+    """Returns whether a process is one of the replica, also in its container."""
+    container = state.container_pid
+    return is_descendant(pid, state.pid) or (
+        container > 0 and (pid == container or is_descendant(pid, container))
+    )

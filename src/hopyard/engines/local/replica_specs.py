@@ -74,7 +74,12 @@ class ReplicaSpecs:
             machine_world_size=len(launch.replicas),
             max_output_bytes=_smaller_limit(self.defaults.max_output_bytes, replica.max_output_bytes),
             max_metrics_bytes=_smaller_limit(self.defaults.max_metrics_bytes, replica.max_metrics_bytes),
-            hosts={r.host_name: replica_address(share.port, r.rank) for r in launch.replicas},
+            # containers find each other by name in their own network
+            hosts={
+                r.host_name: r.host_name if replica.image else replica_address(share.port, r.rank)
+                for r in launch.replicas
+            },
+            master_addr=launch.replicas[0].host_name if replica.image else self.defaults.master_addr,
             peer_ports=dict(share.peer_ports),
             probe_addresses=tuple(
                 ProbeAddress(

@@ -20,7 +20,7 @@ from hopyard.domain import console_frames as frames
 from hopyard.domain.console_frames import FrameError, FrameReader
 from hopyard.replica import process_tree
 from hopyard.replica.console.child_exits import ChildExit, ChildExits
-from hopyard.replica.console.console_process import ConsoleProcess
+from hopyard.replica.console.console_process import ConsoleLauncher
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.replica_log import log
 
@@ -40,7 +40,7 @@ class CommandSession:
         connection: socket.socket,
         reader: FrameReader,
         start: Mapping[str, Any],
-        process: ConsoleProcess,
+        process: ConsoleLauncher,
         exits: ChildExits,
         stop: int,
         why_stopped: Callable[[], str],

@@ -17,7 +17,7 @@ from hopyard.domain.console_frames import FrameError, FrameReader
 from hopyard.domain.replica import CONSOLE_SOCKET
 from hopyard.replica.console.child_exits import ChildExits
 from hopyard.replica.console.command_session import CommandSession
-from hopyard.replica.console.console_process import ConsoleProcess
+from hopyard.replica.console.console_process import ConsoleLauncher
 from hopyard.replica.console.prompt_connection import KINDS, PromptConnection, WaitingPrompts
 from hopyard.replica.replica_log import log
 
@@ -33,7 +33,7 @@ class ConsoleAcceptor:
     """folder: of the replica. Only processes of this user may connect. The folder is visible to no other run,
     and a process of this run gains no rights."""
 
-    def __init__(self, folder: Path, process: ConsoleProcess, exits: ChildExits) -> None:
+    def __init__(self, folder: Path, process: ConsoleLauncher, exits: ChildExits) -> None:
         self._folder, self._process, self._exits = folder, process, exits
         self._stop_read, self._stop_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -6,9 +6,23 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 from hopyard.replica.user_process import ProcessSpec, start_process
+
+
+class ConsoleLauncher(Protocol):
+    """Starts processes beside the script."""
+
+    def start(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        standard: tuple[int, int, int],
+        *,
+        has_terminal: bool,
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

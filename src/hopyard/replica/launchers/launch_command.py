@@ -30,7 +30,8 @@ def launch_command(
     of the process. Raises PrepareFailed where the launcher cannot work."""
     launcher, words = spec.launch.launcher, list(command)
     if launcher is Launcher.TORCHRUN:
-        torchrun.check_torch(interpreter, env)
+        if not spec.launch.image:  # its packages are not those of the node
+            torchrun.check_torch(interpreter, env)
         return LaunchCommand(
             torchrun.torchrun_words(spec, words, interpreter), torchrun.torchrun_variables(spec)
         )

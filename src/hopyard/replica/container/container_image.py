@@ -1,0 +1,66 @@
+"""The image of a container: found on the node, or pulled with the credentials of its user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hopyard.container_engine.engine_api import EngineApi
+from hopyard.errors import ContainerError
+from hopyard.replica.errors import PrepareFailed
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerImage:
+    """id: of the content, which a tag may lose. variables: of the image."""
+
+    id: str
+    variables: dict[str, str]
+
+
+def find_image(api: EngineApi, reference: str, report: Callable[[str], None]) -> ContainerImage:
+    """Returns the image, which is pulled if the node does not have it. report: receives what takes long.
+    Raises PrepareFailed, ContainerError."""
+    try:
+        return _image(api.get(f"/images/{reference}/json"))
+    except ContainerError as error:
+        if error.status != 404:
+            raise
+    report(f"pulling image {reference}")
+    _pull(api.path, reference)
+    return _image(api.get(f"/images/{reference}/json"))
+
+
+def _image(values: dict[str, Any]) -> ContainerImage:
+    entries = (values.get("Config") or {}).get("Env") or ()
+    variables = {name: value for name, _, value in (str(entry).partition("=") for entry in entries)}
+    return ContainerImage(str(values["Id"]), variables)
+
+
+def _pull(path: Path, reference: str) -> None:
+    hint = "check the name, or load the image on the node: `podman load`, `docker load`"
+    try:
+        import docker  # type: ignore[import-untyped, unused-ignore]  # late: only to pull
+        import docker.errors  # type: ignore[import-untyped, unused-ignore]
+    except ModuleNotFoundError:
+        raise PrepareFailed(
+            f"image {reference} is not on this node, and nothing here can pull it (install "
+            f"hopyard[containers] where the server runs, or pull the image there: `docker pull {reference}`)"
+        ) from None
+    # a name with a digest or a tag is complete; without one only the newest is pulled, not all tags
+    name, tag = reference, None
+    if "@" not in reference:
+        head, colon, last = reference.rpartition(":")
+        name, tag = (head, last) if colon and "/" not in last else (reference, "latest")
+    client = docker.APIClient(base_url=f"unix://{path}", timeout=3600)
+    try:
+        for line in client.pull(name, tag=tag, stream=True, decode=True):
+            if isinstance(line, dict) and line.get("error"):
+                raise PrepareFailed(f"image {reference} cannot be pulled: {line['error']} ({hint})")
+    except (docker.errors.DockerException, OSError) as error:
+        reason = " ".join(str(getattr(error, "explanation", None) or error).split())[:500]
+        raise PrepareFailed(f"image {reference} cannot be pulled: {reason} ({hint})") from error
+    finally:
+        client.close()

@@ -1,0 +1,155 @@
+"""Replicas in containers of a real Podman: what they see, how they end, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+from tests.cli.shell import Shell, wait_until
+from tests.podman import IMAGE, Podman
+
+SMALL = ("--cpus", "0.5", "--image", IMAGE)
+
+SEEN = """
+import json, os, pathlib, sys
+import hopyard as hop
+work = pathlib.Path.cwd()
+data = pathlib.Path(hop.dataset_path("tiny"))
+try:
+    (data / "new").write_text("x")
+    writable = True
+except OSError:
+    writable = False
+pathlib.Path(os.environ["HOPYARD_WORKSPACE"], "kept.txt").write_text("from the container")
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+for epoch in hop.loop(range(2)):
+    hop.log(loss=epoch, step=epoch)
+print(json.dumps({
+    "data": (data / "a.txt").read_text(), "data_writable": writable,
+    "capabilities": int(status["CapEff"], 16) | int(status["CapBnd"], 16),
+    "no_new_privileges": int(status["NoNewPrivs"]), "uid": os.getuid(),
+    "pids": len([name for name in os.listdir("/proc") if name.isdecimal()]),
+    "sockets": [path for path in ("/var/run/docker.sock", "/run/podman/podman.sock") if os.path.exists(path)],
+    "home": sorted(os.listdir(os.environ["TEST_HOME"])), "gpus": os.environ["NVIDIA_VISIBLE_DEVICES"],
+}))
+print("to stderr", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def _replica_state(home: Path) -> dict[str, object]:
+    (file,) = home.glob("attempts/*/0/status.json")
+    state: dict[str, object] = json.loads(file.read_text())
+    return state
+
+
+def _home(shell: Shell) -> Path:
+    return Path(shell.environment["HOPYARD_HOME"])
+
+
+def test_container_has_the_run_and_nothing_else(shell: Shell, podman: Podman) -> None:
+    shell.write("tiny/a.txt", "content")
+    assert shell.hop("dataset", "push", "tiny", "tiny").code == 0
+    shell.write("seen.py", SEEN)
+    home = str(_home(shell))
+    given = ("-d", "tiny", "--env", f"TEST_HOME={home}", "--env", "NVIDIA_VISIBLE_DEVICES=all")
+    result = shell.hop("run", *SMALL, *given, "seen.py")
+    assert (result.code, "to stderr" in result.stderr_text) == (3, True), result.stderr_text
+    assert json.loads(result.text) == {
+        "data": "content",
+        "data_writable": False,
+        "capabilities": 0,
+        "no_new_privileges": 1,
+        "uid": os.getuid(),
+        "pids": 2,  # the first process of the container, and this one
+        "sockets": [],
+        "home": ["address", "attempts", "cache", "run-folders", "server.json", "server.sock"],
+        "gpus": "void",
+    }
+    run = shell.hop("info", "last", "--json").json
+    assert run["exit"]["code"] == 3 and run["latest"]["loss"][0] == 1
+    assert podman.containers() == []
+
+
+def test_out_of_memory_is_reported(shell: Shell, podman: Podman) -> None:
+    script = "x = bytearray(200 << 20); print(len(x))"
+    result = shell.hop("run", *SMALL, "--memory", "48M", "--", "python", "-c", script)
+    assert result.code == 137
+    assert shell.hop("info", "last", "--json").json["exit"]["kind"] == "out-of-memory"
+    assert podman.containers() == []
+
+
+def test_replicas_of_example_find_each_other_by_name(shell: Shell, podman: Podman) -> None:
+    example = Path(__file__).parents[3] / "examples" / "containers"
+    in_example = Shell(example, shell.environment)
+    result = in_example.hop("run", "--image", IMAGE, "hop.yaml")
+    assert (result.code, "received 42 from worker-0" in result.text) == (0, True), result.stderr_text
+    wait_until(lambda: (podman.containers(), podman.networks()) == ([], []))
+
+
+LIVE = """
+import http.server, os, signal, sys, threading, time
+def stop(*_):
+    print("stopping", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+address = "", int(os.environ["HOPYARD_PORT_8888"])
+server = http.server.ThreadingHTTPServer(address, http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print("started", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_container_outlives_its_server_and_gets_signals(shell: Shell, podman: Podman) -> None:
+    shell.write("live.py", LIVE)
+    name = shell.detach(*SMALL, "--memory", "200M", "--port", "8888", "live.py")
+    wait_until(lambda: b"started" in shell.hop("logs", name).out)
+    result = shell.hop("exec", name, "--", "python", "-c", "import os; print(os.environ['HOPYARD_RUN'])")
+    assert (result.code, result.text.strip()) == (0, name), result.stderr_text
+    assert shell.hop("exec", name, "--", "no-such-program").code == 127
+    server = json.loads((_home(shell) / "server.json").read_text())["pid"]
+    os.kill(server, signal.SIGKILL)
+    assert shell.hop("ps").code == 0  # starts the next server
+    wait_until(lambda: shell.hop("info", name, "--json").json["phase"] == "running")
+    ports = json.loads(next(_home(shell).glob("attempts/*/0/spec.json")).read_text())["node"]["ports"]
+    with socket.create_connection(("127.0.0.1", ports["8888"]), timeout=60) as connection:
+        connection.sendall(b"GET /live.py HTTP/1.0\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.0 200"
+    assert shell.hop("stop", name).code == 0
+    wait_until(lambda: shell.hop("info", name, "--json").json["phase"] == "cancelled")
+    assert shell.hop("logs", name).out.splitlines()[-1] == b"stopping"
+    assert podman.containers() == []
+
+
+def test_killed_replica_leaves_no_container(shell: Shell, podman: Podman) -> None:
+    name = shell.detach(*SMALL, "--", "sh", "-c", "echo started; sleep 3600")
+    wait_until(lambda: b"started" in shell.hop("logs", name).out)
+    assert len(podman.containers()) == 1
+    os.kill(int(str(_replica_state(_home(shell))["pid"])), signal.SIGKILL)
+    wait_until(lambda: shell.hop("info", name, "--json").json["attempt"]["number"] > 1)
+    wait_until(lambda: shell.hop("logs", name).out.count(b"started") >= 1)
+    shell.hop("stop", name, "--grace", "0")
+    wait_until(lambda: shell.hop("info", name, "--json").json["phase"] == "cancelled")
+    wait_until(lambda: podman.containers() == [])
+
+
+def test_missing_image_and_options_of_the_node_are_errors(shell: Shell) -> None:
+    result = shell.hop("run", "--image", "absent.invalid/nothing:1", "--", "python", "-c", "1")
+    assert result.code == 125
+    assert (
+        "absent.invalid/nothing:1 cannot be pulled"
+        in shell.hop("info", "last", "--json").json["exit"]["reason"]
+    )
+    shell.write("requirements.txt", "six\n")
+    wrong = shell.hop("run", *SMALL, "--requirements", "requirements.txt", "--", "python", "-c", "1")
+    assert (wrong.code, "the packages of a container are those of its image" in wrong.stderr_text) == (
+        2,
+        True,
+    )
+    path = shell.hop("run", "--image", "../../etc", "--", "python", "-c", "1")
+    assert (path.code, "is not the name of an image" in path.stderr_text) == (2, True)
