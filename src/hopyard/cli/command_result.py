@@ -112,6 +112,8 @@ def _not_applied(run: api.RunOut, timeout: str) -> Conflict:
 def _refusal_hints(run: api.RunOut, command: api.CommandOut) -> tuple[str, ...]:
     if command["kind"] != "set" or command["step"] is None:  # None: the script did not answer
         return ()
+    if "has no parameter" not in (command["answer"] or ""):
+        return ()
     return (
         "only parameters of `hop.params` change in a running script; other ones change with "
         f"`hop fork {run['name']} -p NAME=VALUE`",
