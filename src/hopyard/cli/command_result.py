@@ -70,8 +70,10 @@ def _wait(client: Client, command: api.CommandOut, timeout_s: float) -> api.Comm
         command = client.get_run_command(
             command["run"], str(command["number"]), wait=min(remaining_s, _REQUEST_S)
         )
-        if command["state"] == "pending" and client.get_run(command["run"])["ended_at"] is not None:
-            break
+        if command["state"] == "pending":
+            run = client.get_run(command["run"])
+            if run["ended_at"] is not None or run["phase"] == "queued":
+                break
     return command
 
 
@@ -91,6 +93,11 @@ def _not_applied(run: api.RunOut, timeout: str) -> Conflict:
         return Conflict(
             f"{name} has ended before the command was applied",
             hints=(f"see how it ended with `hop info {name}`",),
+        )
+    if run["phase"] == "queued":
+        return Conflict(
+            f"{name} waits in the queue; the command stays pending and applies when it starts again",
+            hints=(f"see why it waits with `hop why {name}`",),
         )
     if run["progress"] is None:
         return Conflict(
