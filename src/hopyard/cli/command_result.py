@@ -72,7 +72,7 @@ def _wait(client: Client, command: api.CommandOut, timeout_s: float) -> api.Comm
         )
         if command["state"] == "pending":
             run = client.get_run(command["run"])
-            if run["ended_at"] is not None or run["phase"] == "queued":
+            if run["ended_at"] is not None or (run["phase"] == "queued" and run["held_by"] is not None):
                 break
     return command
 
@@ -95,9 +95,15 @@ def _not_applied(run: api.RunOut, timeout: str) -> Conflict:
             hints=(f"see how it ended with `hop info {name}`",),
         )
     if run["phase"] == "queued":
+        is_held = run["held_by"] is not None
         return Conflict(
-            f"{name} waits in the queue; the command stays pending and applies when it starts again",
-            hints=(f"see why it waits with `hop why {name}`",),
+            f"{name} {'is held' if is_held else 'waits'} in the queue; the command stays pending and applies "
+            "when it starts again",
+            hints=(
+                f"continue it with `hop resume {name}`"
+                if is_held
+                else f"see why it waits with `hop why {name}`",
+            ),
         )
     if run["progress"] is None:
         return Conflict(
