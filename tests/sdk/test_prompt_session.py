@@ -19,7 +19,8 @@ def evaluate(params: Params, names: dict[str, Any], source: str) -> tuple[dict[s
         session = PromptSession(ours, FrameReader(), lambda: names, lambda: [(params, list(params))])
         session._accept(frames.STATEMENT, json.dumps({"source": source}).encode())
         assert session.serve(1)
-        received, reader, errors = {}, FrameReader(), ""
+        received: dict[str, Any] = {}
+        reader, errors = FrameReader(), ""
         while "changes" not in received:
             for kind, payload in reader.feed(theirs.recv(65536)):
                 if kind == frames.RESULT:
