@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any, cast
 
+import pytest
+
+from hopyard.cli.command_result import _not_applied
 from tests.cli.shell import Shell, wait_until
 
 TRAIN = """
@@ -60,3 +64,14 @@ def test_script_without_safe_points_refuses_at_once(shell: Shell) -> None:
     refused = shell.hop("pause", run)
     assert (refused.code, "has no safe point so far" in refused.stderr_text) == (1, True), refused.stderr_text
     assert shell.hop("stop", run, "--grace", "0").code == 0
+
+
+@pytest.mark.parametrize(
+    ("held_by", "text", "hint"),
+    [(None, "waits in the queue", "hop why"), ("alice", "is held in the queue", "hop resume")],
+)
+def test_pending_command_of_a_queued_run_names_the_queue(held_by: str | None, text: str, hint: str) -> None:
+    run = {"name": "a/b/1", "ended_at": None, "phase": "queued", "held_by": held_by, "progress": None}
+    error = _not_applied(cast(Any, run), "30s")
+    assert text in error.message
+    assert hint in error.hints[0]

@@ -60,6 +60,8 @@ def test_statements_of_scripts(repl_shell: Shell, run: str) -> None:
     assert repl_shell.hop("repl", run, "--rank", "1", "-c", "p.lr").text == "0.01\n"
     refused = repl_shell.hop("repl", run, "-c", "p.lr = 'fast'; p.lr")
     assert (refused.code, "is a float" in refused.stderr_text) == (1, True), refused
+    misspelt = repl_shell.hop("repl", run, "-c", "p.lrr = 1.0")
+    assert "the script has no parameter `lrr`; did you mean `lr`?" in misspelt.stderr_text, misspelt
     # a paused run has a prompt, too
     held = repl_shell.hop(
         "repl", run, "--hold", "-c", "first = epoch; import time; time.sleep(0.1); epoch - first"

@@ -57,6 +57,36 @@ def test_frozen_replica_is_killed_when_overdue(
     run_scenario(scenario)
 
 
+@pytest.mark.parametrize(("timeout_s", "same_replica"), [(600.0, True), (-1.0, False)])
+def test_replica_whose_script_has_ended_is_given_time_to_send_the_rest(
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch, timeout_s: float, same_replica: bool
+) -> None:
+    """The order of a stop is overdue meanwhile. A replica that is killed loses its place, not its data: an
+    adoption sends the rest, but only a few times."""
+    order = StopOrder.for_request(0.0, preempt=False)
+
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        await fixture.wait_until_running("a.1")
+        await asyncio.to_thread(fixture.sink.stop_listening)
+        await fixture.engine.stop(AttemptId("a.1"), order)
+        sending = await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
+        for _ in range(3):
+            await fixture.engine.stop(AttemptId("a.1"), order)
+        if not same_replica:
+            await fixture.wait_for_state("a.1", lambda state: state.pid != sending.pid)
+        fixture.sink.restart_listening()
+        fixture.publish_address()
+        (ended,) = await fixture.wait_exits("a.1")
+        assert ended == sending.exit
+        state = fixture.state("a.1")
+        assert state is not None and (state.pid == sending.pid, state.shipped) == (same_replica, True)
+
+    monkeypatch.setattr(engine, "FROZEN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(engine, "SENDING_TIMEOUT_S", timeout_s)
+    run_scenario(scenario)
+
+
 def test_frozen_replica_with_ended_script_is_lost(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,15 @@ def test_local_variables_change_and_other_names_stay_in_the_prompt(
     assert capsys.readouterr().out == "[2.0]\n(7, 'bound')\n'\\ud800'\n"
 
 
+def test_function_of_the_prompt_sees_later_values(capsys: pytest.CaptureFixture[str]) -> None:
+    scope, errors = PromptScope(dict), list[str]()
+    sources = ("def show(): return later, epoch\n", "later = 1", "show()", "later = 2", "show()")
+    for epoch, source in enumerate(sources):
+        assert epoch >= 0
+        assert scope.run(source, "single", errors.append), errors
+    assert capsys.readouterr().out == "(1, 2)\n(2, 4)\n"
+
+
 def test_errors_are_shown_with_the_statement_alone() -> None:
     scope, errors = PromptScope(dict), list[str]()
     assert not scope.run("value = 1\n1 / 0\nvalue = 2", "script", errors.append)

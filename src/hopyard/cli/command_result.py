@@ -70,8 +70,10 @@ def _wait(client: Client, command: api.CommandOut, timeout_s: float) -> api.Comm
         command = client.get_run_command(
             command["run"], str(command["number"]), wait=min(remaining_s, _REQUEST_S)
         )
-        if command["state"] == "pending" and client.get_run(command["run"])["ended_at"] is not None:
-            break
+        if command["state"] == "pending":
+            run = client.get_run(command["run"])
+            if run["ended_at"] is not None or (run["phase"] == "queued" and run["held_by"] is not None):
+                break
     return command
 
 
@@ -92,6 +94,17 @@ def _not_applied(run: api.RunOut, timeout: str) -> Conflict:
             f"{name} has ended before the command was applied",
             hints=(f"see how it ended with `hop info {name}`",),
         )
+    if run["phase"] == "queued":
+        is_held = run["held_by"] is not None
+        return Conflict(
+            f"{name} {'is held' if is_held else 'waits'} in the queue; the command stays pending and applies "
+            "when it starts again",
+            hints=(
+                f"continue it with `hop resume {name}`"
+                if is_held
+                else f"see why it waits with `hop why {name}`",
+            ),
+        )
     if run["progress"] is None:
         return Conflict(
             f"{name} has reached no safe point so far; the command stays pending",
@@ -111,6 +124,8 @@ def _not_applied(run: api.RunOut, timeout: str) -> Conflict:
 
 def _refusal_hints(run: api.RunOut, command: api.CommandOut) -> tuple[str, ...]:
     if command["kind"] != "set" or command["step"] is None:  # None: the script did not answer
+        return ()
+    if "has no parameter" not in (command["answer"] or ""):
         return ()
     return (
         "only parameters of `hop.params` change in a running script; other ones change with "

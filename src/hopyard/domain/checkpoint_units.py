@@ -7,7 +7,7 @@ has a file that frameworks write only into such a folder. It is whole when its l
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
 from hopyard.domain.checkpoint_files import is_checkpoint
@@ -63,7 +63,8 @@ def group_checkpoints(paths: Iterable[str], patterns: Collection[str] = ()) -> d
         unit = path if path in counted else _unit_of(path, folders)
         if unit != path and unit in groups:
             groups[unit].append(path)
-    return {unit: tuple(members) for unit, members in groups.items() if not _is_setting(unit, groups)}
+    weights = {unit.rpartition("/")[0] for unit in groups if not unit.endswith(_SETTINGS_SUFFIXES)}
+    return {unit: tuple(members) for unit, members in groups.items() if not _is_setting(unit, weights)}
 
 
 def step_of(checkpoint: str) -> int | None:
@@ -123,14 +124,9 @@ def _is_step_folder(name: str, parent: str) -> bool:
     return any(pattern.search(name) for pattern in _STEP_PATTERNS)
 
 
-def _is_setting(unit: str, groups: Mapping[str, list[str]]) -> bool:
-    """Returns whether this file is no checkpoint itself: a setting, with a checkpoint beside it."""
+def _is_setting(unit: str, weight_folders: Collection[str]) -> bool:
+    """Returns whether this file is no checkpoint itself: a setting, with a checkpoint beside it.
+    weight_folders: those with a checkpoint whose name is not that of a setting."""
     if not unit.endswith(_SETTINGS_SUFFIXES):
         return False
-    if not unit.endswith((".json", ".jsonl")):
-        return True
-    folder = unit.rpartition("/")[0]
-    return any(
-        other != unit and other.rpartition("/")[0] == folder and not other.endswith(_SETTINGS_SUFFIXES)
-        for other in groups
-    )
+    return not unit.endswith((".json", ".jsonl")) or unit.rpartition("/")[0] in weight_folders

@@ -54,7 +54,7 @@ class BatchRule:
         rate = self._find(given, "lr", self.lr, "lr=0.1")
         if not _is_rate(rate, minimum=0) or rate == 0:
             raise SpecError(
-                f"per_batch: `{self.lr}` is {rate!r}",
+                f"per_batch: `{self.lr}` is {rate!r}, not a number above 0",
                 hints=("a learning rate is a number above 0, for example lr=0.1",),
             )
         batch_size = self._find(given, "batch_size", self.batch_size, "batch_size=64")

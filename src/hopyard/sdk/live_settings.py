@@ -23,6 +23,29 @@ from hopyard.sdk.restored_hyperparameters import (
 
 # parameters with other names in the groups of an optimizer
 _GROUP_KEYS = {"learning_rate": "lr", "wd": "weight_decay"}
+# in names such as `lr_gamma`, which are no rates of an optimizer
+_SCHEDULE_WORDS = frozenset(
+    {
+        "decay",
+        "end",
+        "factor",
+        "final",
+        "gamma",
+        "min",
+        "minimum",
+        "mult",
+        "patience",
+        "power",
+        "ratio",
+        "scale",
+        "schedule",
+        "scheduler",
+        "size",
+        "step",
+        "steps",
+        "warmup",
+    }
+)
 # of a group: the settings that hold the rate that the script gave, first as it was built
 _BASES = ("initial_lr", "lr", "max_lr")
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -50,24 +73,67 @@ def follow_in_optimizers(
     found = list(setting_groups(objects))
     names = {id(groups): object_name for object_name, groups in found}
     for name in dict.fromkeys((*changes, *scaled)):
-        key = _GROUP_KEYS.get(name, name)
         pairs = [pair for pair in (scaled.get(name), changes.get(name)) if pair is not None]
         others = [value for other, value in values.items() if other != name and _words(other) & _words(name)]
         for object_name, groups in found:
             built_groups = built.get(object_name, [])
             rates = _scheduled_rates(groups)
+            key = _setting_of(name, rates or groups)
+            owner = names.get(id(groups[0]["optimizer"].param_groups), object_name) if rates else object_name
+            stays = _belongs_to_other(owner, name, pairs, values) or not _can_follow(
+                owner, name, key, pairs, values
+            )
             if key == "lr" and rates:
-                owner = names.get(id(groups[0]["optimizer"].param_groups), object_name)
-                if not _belongs_to_other(owner, name, pairs, values):
+                if not stays:
                     followed = _followed(rates, rates, key, pairs, others)
                     for settings in (*groups, *built_groups):
                         _scale_scheduler(settings, followed)
             elif groups and key in groups[0]:
-                followed = [None] * len(groups)
-                if not _belongs_to_other(object_name, name, pairs, values):
-                    followed = _followed(groups, built_groups, key, pairs, others)
-                texts += _scale_optimizer(object_name, groups, built_groups, key, followed)
+                matching = _followed(groups, built_groups, key, pairs, others)
+                if _is_named(name, key) or any(matching):
+                    followed = [None] * len(groups) if stays else matching
+                    texts += _scale_optimizer(object_name, groups, built_groups, key, followed)
     return texts
+
+
+def _is_named(name: str, key: str) -> bool:
+    """Returns whether a parameter has the name of a setting: `lr`, `wd`, unlike `lr_d`."""
+    return key in (name, _GROUP_KEYS.get(name))
+
+
+def _setting_of(name: str, groups: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the setting of the groups that a parameter is for: `lr` for `lr`, `learning_rate` and `lr_d`;
+    the name itself if there is none."""
+    settings = groups[0] if groups else {}
+    words = _words(name)
+    for alias, key in (("lr", "lr"), ("weight_decay", "weight_decay"), *_GROUP_KEYS.items()):
+        if name not in settings and key in settings and _words(alias) <= words:
+            return name if (words - _words(alias)) & _SCHEDULE_WORDS else key
+    return name
+
+
+def _can_follow(owner: str, name: str, key: str, pairs: Sequence[Pair], values: Mapping[str, Any]) -> bool:
+    """Returns whether an optimizer may have its setting from a parameter. One of another name, such as
+    `lr_d`, must have a word of the optimizer (`optimizer_d`), or no other parameter for the setting has its
+    value."""
+    return (
+        _is_named(name, key)
+        or _names_object(name, key, owner)
+        or not any(
+            other != name
+            and _setting_of(other, [{key: None}]) == key
+            and any(_equals(value, before) for before, _ in pairs)
+            for other, value in values.items()
+        )
+    )
+
+
+def _names_object(name: str, key: str, object_name: str) -> bool:
+    """Returns whether the words of a parameter, beside those of its setting, occur in the name of an
+    object."""
+    aliases = (key, *(alias for alias, setting in _GROUP_KEYS.items() if setting == key))
+    own = _words(name).difference(*map(_words, aliases))
+    return bool(own) and all(any(word.startswith(part) for word in _words(object_name)) for part in own)
 
 
 def _scheduled_rates(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -79,12 +145,11 @@ def _scheduled_rates(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
 def _belongs_to_other(object_name: str, name: str, pairs: Sequence[Pair], values: Mapping[str, Any]) -> bool:
     """Returns whether another parameter with the same value has the name of this object: `lr_d` for
     `optimizer_d`."""
-    words = _words(object_name)
     return any(
         other != name
         and _words(name) < _words(other)
         and any(_equals(value, before) for before, _ in pairs)
-        and all(any(word.startswith(part) for word in words) for part in _words(other) - _words(name))
+        and _names_object(other, name, object_name)
         for other, value in values.items()
     )
 
@@ -102,7 +167,14 @@ def _followed(
 ) -> list[Pair | None]:
     """Returns for each group the change of the parameter that it follows; None for one that stays."""
     found = [
-        next((pair for pair in pairs if any(_equals(base, pair[0]) for base in _bases(group, key))), None)
+        next(
+            (
+                pair
+                for pair in pairs
+                if any(_equals(base, pair[0]) and _fits(base, pair[1]) for base in _bases(group, key))
+            ),
+            None,
+        )
         for group in _with_built(groups, built)
     ]
     first = next((pair for pair in found if pair is not None), None)
@@ -114,6 +186,11 @@ def _followed(
         else first
         for pair, group in zip(found, _with_built(groups, built), strict=True)
     ]
+
+
+def _fits(setting: Any, new: Any) -> bool:
+    """Returns whether a value can replace a setting: an optimizer with one beta instead of two would fail."""
+    return not isinstance(setting, list) or (isinstance(new, list | tuple) and len(new) == len(setting))
 
 
 def _with_built(

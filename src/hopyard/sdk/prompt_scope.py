@@ -10,12 +10,19 @@ import rlcompleter
 import sys
 import sysconfig
 import traceback
+import weakref
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _PACKAGE = __name__.partition(".")[0]
+
+
+class _Namespace(dict[str, Any]):
+    """The globals of statements in a function of the script, and of the functions that they define."""
+
+    __slots__ = ("__weakref__",)
 
 
 class PromptScope:
@@ -28,6 +35,7 @@ class PromptScope:
     def __init__(self, names: Callable[[], Mapping[str, Any]]) -> None:
         self._names = names
         self._own: dict[str, Any] = {}  # names of the prompt
+        self._shared: Callable[[], _Namespace | None] = lambda: None
         self._count = 0
 
     def run(self, source: str, mode: str, write_error: Callable[[str], object]) -> bool:
@@ -64,7 +72,7 @@ class PromptScope:
 
     def _execute(self, code: CodeType, frame: FrameType | None, write_error: Callable[[str], object]) -> bool:
         is_module = frame is not None and frame.f_locals is frame.f_globals
-        scope = _globals_of(frame) if is_module else {**_globals_of(frame), **self._own, **_locals_of(frame)}
+        scope = _globals_of(frame) if is_module else self._namespace(frame)
         fallbacks = {
             name: value
             for name, value in self._names().items()
@@ -93,6 +101,18 @@ class PromptScope:
                     del before[name]
             if not is_module:
                 self._keep_changes(scope, before, frame)
+
+    def _namespace(self, frame: FrameType | None) -> _Namespace:
+        """Returns all names. Functions of earlier statements see the present values, as they do in Python's
+        own prompt: their globals are this object. Without such functions nothing keeps it alive between
+        statements."""
+        scope = self._shared()
+        if scope is None:
+            scope = _Namespace()
+            self._shared = weakref.ref(scope)
+        scope.clear()
+        scope.update({**_globals_of(frame), **self._own, **_locals_of(frame)})
+        return scope
 
     def _keep_changes(
         self, scope: Mapping[str, Any], before: Mapping[str, Any], frame: FrameType | None

@@ -16,7 +16,8 @@ from typing import Any
 
 from hopyard.domain import console_frames as frames
 from hopyard.domain.console_frames import FrameError, FrameReader
-from hopyard.sdk.params import recorded_values
+from hopyard.sdk.live_params import unknown_param_text
+from hopyard.sdk.params import recorded_values, scaled_params
 from hopyard.sdk.prompt_scope import PromptScope
 
 _SEND_S = 20.0  # a user that reads nothing for so long loses the prompt, and training continues
@@ -90,17 +91,29 @@ class PromptSession:
     def _evaluate(self, source: str, mode: str) -> tuple[bool, dict[str, Any]]:
         """Returns whether the statements succeeded, and the parameters that they assigned. Those have their
         old values again: a change applies to all processes, as that of `hop set`."""
-        before = [(values, {name: values[name] for name in names}) for values, names in self._params()]
+        before = [
+            (values, each, dict(each), getattr(each, "scaling", None), names)
+            for values, names in self._params()
+            for each in (*scaled_params(values), values)
+        ]
         ok = bool(self._guarded(lambda: self._scope.run(source, mode, self._write_error)))
         changes: dict[str, Any] = {}
-        for values, old in before:
-            for name, value in old.items():
-                if name not in values:  # deleted
-                    vars(values)[name] = value
-                elif values[name] is not value and not _is_same(values[name], value):
+        for given, values, old, scaling, names in before:
+            unassigned = old
+            if scaling is not None and values.scaling is not scaling:  # it followed an item of the given ones
+                unassigned = {**given, **values.scaling.values()}
+                values.scaling = scaling
+            for name in set(values) - set(old):
+                self._write_error(
+                    f"note: only this process has `{name}`: {unknown_param_text(name, names)}\n"
+                )
+            for name in names:
+                expected = unassigned.get(name, old[name])
+                value = values.get(name, expected)
+                if value is not expected and not _is_same(value, expected):
                     with suppress(TypeError, ValueError):
-                        changes.update(recorded_values({name: values[name]}))
-                    vars(values)[name] = value
+                        changes.update(recorded_values({name: value}))
+                vars(values)[name] = old[name]
         return ok, changes
 
     def _guarded(self, action: Callable[[], Any]) -> Any:

@@ -59,6 +59,9 @@ FROZEN_TIMEOUT_S = (
     5.0  # after the grace period of an order: a healthy replica needs less than a second to kill its script
 )
 log = logging.getLogger("hopyard.engines")
+# between two kills of a replica that sends what its ended script left: of a large checkpoint each adoption
+# sends the rest, and after `MAX_ADOPTIONS` of them it would be lost
+SENDING_TIMEOUT_S = 600.0
 EXIT_TIMEOUT_S = 30.0  # for a replica that has reported that everything is sent
 _REMOVED_PREFIX = ".gone-"  # prefix of a folder that is being removed
 
@@ -169,6 +172,7 @@ class LocalEngine:
         self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were checked
         self._stopped_since: dict[Path, float] = {}  # monotonic time since which a replica is frozen
         self._overdue_at: dict[AttemptId, float] = {}  # monotonic time
+        self._sending_since: dict[Path, float] = {}  # monotonic time: of replicas with an overdue order
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -307,10 +311,19 @@ class LocalEngine:
                 continue
             if state is None or not state.shipped:
                 self._request_stop(folder, order)
-                # also a replica whose script has ended and that cannot finish sending: an adoption finishes
-                # it
-                if overdue:
+                if overdue and self._must_be_killed(folder, state):
                     folder.signal(signal.SIGKILL)
+
+    def _must_be_killed(self, folder: ReplicaFolder, state: ReplicaState | None) -> bool:
+        """Returns whether to kill a replica whose order is overdue. One whose script has ended is given time
+        to send the rest. If it cannot finish, an adoption does."""
+        if state is None or state.exit is None or is_frozen(state.pid):
+            return True
+        now = time.monotonic()
+        if now - self._sending_since.setdefault(folder.root, now) <= SENDING_TIMEOUT_S:
+            return False
+        self._sending_since[folder.root] = now
+        return True
 
     def _request_stop(self, folder: ReplicaFolder, order: StopOrder) -> None:
         """Writes the order. If that fails, the replica is woken up: it gets the same request from
@@ -529,6 +542,7 @@ class LocalEngine:
         for replica in replica_folders(folder):
             self._adoptions.pop(replica.root, None)
             self._stopped_since.pop(replica.root, None)
+            self._sending_since.pop(replica.root, None)
             self._gpu_suspects.discard(replica.root)
             spec = replica.read_spec()
             cgroups += map(Path, spec.node.cgroups.values() if spec is not None else ())
