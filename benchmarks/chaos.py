@@ -81,6 +81,14 @@ class Chaos:
             time.sleep(0.02)
         return value
 
+    def remain(self, find: Callable[[], Sequence[str]]) -> bool:
+        """Returns whether anything that `find` finds is still there in the end."""
+        try:
+            self.wait(lambda: not find(), "nothing is left")
+        except Stuck:
+            return True
+        return False
+
     # -- one round -------------------------------------------------------------------------------------------
 
     def play(self, fault: Fault) -> tuple[str, list[str]]:
@@ -98,14 +106,13 @@ class Chaos:
             *checks.command_violations(round),
             *checks.checkpoint_violations(self.server, round, ledger),
         ]
-        for description, find in (
-            ("processes are left", lambda: checks.leftover_processes(self.server, str(ledger))),
-            ("not given back", lambda: checks.held_resources(self.get("/nodes")["nodes"])),
-            ("folders are left", lambda: [str(path) for path in self.server.home.attempts.glob("[!.]*")]),
-        ):
-            try:
-                self.wait(lambda find=find: not find(), description)  # type: ignore[misc]
-            except Stuck:
+        leftovers: dict[str, Callable[[], list[str]]] = {
+            "processes are left": lambda: checks.leftover_processes(self.server, str(ledger)),
+            "not given back": lambda: checks.held_resources(self.get("/nodes")["nodes"]),
+            "folders are left": lambda: [str(path) for path in self.server.home.attempts.glob("[!.]*")],
+        }
+        for description, find in leftovers.items():
+            if self.remain(find):
                 violations.append(f"{description}: {'; '.join(find())}")
         return round.outcome + ("" if round.is_hit else " (there was no such process)"), violations
 
@@ -119,7 +126,7 @@ class Chaos:
             rank: self.get(f"/runs/{run}/metrics", names="total,lr", rank=rank)["series"]
             for rank in range(REPLICAS)
         }
-        empty = {"steps": [], "values": []}
+        empty: dict[str, list[float]] = {"steps": [], "values": []}
         last = ledger / "last"
         return checks.Round(
             fault=fault,
@@ -206,11 +213,11 @@ class Chaos:
     def _finish(self, fault: Fault, run: str, ledger: Path, urgent: str) -> dict[str, Any]:
         """Resumes the run while it is paused, lets it end once no command is pending, and returns it."""
         asked_at, resumes = float("-inf"), "pause" in fault.phase
-        settled = False
+        settled, found = False, dict[str, Any]()
 
-        def ended() -> dict[str, Any] | None:
-            nonlocal asked_at, settled
-            found: dict[str, Any] = self.get(f"/runs/{run}")
+        def has_ended() -> bool:
+            nonlocal asked_at, settled, found
+            found = self.get(f"/runs/{run}")
             if resumes and found["phase"] == "paused" and time.monotonic() > asked_at + 5:
                 self._command(run, "resume")
                 asked_at = time.monotonic()
@@ -221,19 +228,18 @@ class Chaos:
                 )
                 if settled:
                     (ledger / "gate").touch()
-            return found if found["phase"] in FINAL else None
+            return found["phase"] in FINAL
 
         try:
-            end = self.wait(ended, "the end of the run")
+            self.wait(has_ended, "the end of the run")
         except Stuck as stuck:
-            found = self.get(f"/runs/{run}")
             commands = [(c["kind"], c["state"]) for c in self.get(f"/runs/{run}/commands")["commands"]]
             raise Stuck(f"{stuck}; it is {found['phase']}, commands {commands}") from stuck
         if urgent:
             self.wait(lambda: self.get(f"/runs/{urgent}")["phase"] in FINAL, "the end of the urgent run")
             if (phase := self.get(f"/runs/{urgent}")["phase"]) != "succeeded":
                 raise Stuck(f"the run that preempts {phase}")
-        return end
+        return found
 
 
 def play_all(faults: Sequence[Fault], seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:

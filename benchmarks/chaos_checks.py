@@ -86,13 +86,17 @@ def end_violations(round: Round) -> list[str]:
         preempted = kind == "preempted" and fault.phase == "preemption"
         # a frozen replica that obeys no order in time is killed as a dead one
         lost = kind == "lost" and round.is_hit and (replica_killed or fault.part == "replica")
-        if not (preempted or lost):
+        # a spawner that ends during a launch: the fault is the node's, and the run is retried
+        refused = kind == "node-fault" and round.is_hit and fault.part in ("spawner", "server")
+        if not (preempted or lost or refused):
             found.append(f"attempt {attempt['number']} ended with {attempt['exit']}")
         if lost and "its replica died on node" not in told:
             found.append(f"attempt {attempt['number']} was lost with the reason `{told}`")
     if replica_killed and fault.phase != "preemption" and not before:
         found.append("a replica was killed, and its attempt succeeded")
-    most = 1 + (fault.phase == "preemption") + (replica_killed or fault.lasting_s >= 5)
+    most = 1 + (fault.phase == "preemption") + (
+        replica_killed or fault.lasting_s >= 5 or fault.part in ("spawner", "server")
+    )
     if len(round.attempts) > most:
         found.append(f"{len(round.attempts)} attempts, at most {most} are expected")
     resumed = [attempt["resumed_from_step"] or 0 for attempt in round.attempts]
