@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -64,6 +65,8 @@ def end_violations(round: Round) -> list[str]:
     exit = round.run.get("exit") or {}
     reason = exit.get("reason", "")
     script_killed = round.is_hit and (fault.kind, fault.part) == ("kill", "script")
+    # a fault of a replica or its script can come before the checkpoint
+    saves = fault.part not in ("replica", "script") or (fault.kind == "freeze" and fault.lasting_s < 5)
     replica_killed = round.is_hit and (fault.kind, fault.part) == ("kill", "replica")
     if phase == "failed" and script_killed:
         if exit.get("code") != 137 or "killed by signal 9 (SIGKILL)" not in reason:
@@ -90,12 +93,16 @@ def end_violations(round: Round) -> list[str]:
         refused = kind == "node-fault" and round.is_hit and fault.part in ("spawner", "server")
         if not (preempted or lost or refused):
             found.append(f"attempt {attempt['number']} ended with {attempt['exit']}")
+        if preempted and saves and not re.fullmatch(r"preempted at step \d+, checkpoint saved", told):
+            found.append(f"attempt {attempt['number']} was preempted with the reason `{told}`")
         if lost and "its replica died on node" not in told:
             found.append(f"attempt {attempt['number']} was lost with the reason `{told}`")
     if replica_killed and fault.phase != "preemption" and not before:
         found.append("a replica was killed, and its attempt succeeded")
-    most = 1 + (fault.phase == "preemption") + (
-        replica_killed or fault.lasting_s >= 5 or fault.part in ("spawner", "server")
+    most = (
+        1
+        + (fault.phase == "preemption")
+        + (replica_killed or fault.lasting_s >= 5 or fault.part in ("spawner", "server"))
     )
     if len(round.attempts) > most:
         found.append(f"{len(round.attempts)} attempts, at most {most} are expected")
