@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -248,41 +247,44 @@ def play_all(faults: Sequence[Fault], seed: int, options: argparse.Namespace) ->
     records: list[dict[str, Any]] = []
     pending = list(faults)
     while pending:
-        with ExitStack() as stack:
-            folder = Path(tempfile.mkdtemp(prefix="hopyard-chaos-"))
-            chaos = Chaos(
-                stack.enter_context(local_server(folder, settings=SETTINGS)), folder, options.patience
-            )
-            violations: list[str] = []
-            while pending and not violations:
-                fault, began = pending.pop(0), time.monotonic()
-                pid = chaos.server.pid
-                outcome, violations = chaos.play(fault)
-                if (fault.kind, fault.part) != ("kill", "server") and not psutil.pid_exists(pid):
-                    violations.append("the server has ended by itself")
-                records.append(
-                    {
-                        "round": fault.number,
-                        "fault": fault.text,
-                        "phase": fault.phase,
-                        "outcome": outcome,
-                        "violations": violations,
-                        "seconds": round(time.monotonic() - began, 1),
-                    }
-                )
-                say(
-                    f"seed {seed} round {fault.number}: {fault.text}, {fault.phase}: {outcome}, "
-                    f"{records[-1]['seconds']} s"
-                )
-                for violation in violations:
-                    say(f"  VIOLATION {violation}")
-                if violations:
-                    say(f"  replay: python -m benchmarks.chaos --seed {seed} --only {fault.number}")
-        if violations and options.keep:
-            say(f"  kept: {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix="hopyard-chaos-"))
+        is_kept = False
+        try:
+            with local_server(folder, settings=SETTINGS) as server:
+                chaos = Chaos(server, folder, options.patience)
+                while pending:
+                    records.append(play_round(chaos, pending.pop(0), seed))
+                    if records[-1]["violations"]:
+                        is_kept = options.keep
+                        break
+        finally:
+            if is_kept:
+                say(f"  kept: {folder}")
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
     return records
+
+
+def play_round(chaos: Chaos, fault: Fault, seed: int) -> dict[str, Any]:
+    """Plays one round, prints its line, and returns its record."""
+    began, pid = time.monotonic(), chaos.server.pid
+    outcome, violations = chaos.play(fault)
+    if (fault.kind, fault.part) != ("kill", "server") and not psutil.pid_exists(pid):
+        violations.append("the server has ended by itself")
+    seconds = round(time.monotonic() - began, 1)
+    say(f"seed {seed} round {fault.number}: {fault.text}, {fault.phase}: {outcome}, {seconds} s")
+    for violation in violations:
+        say(f"  VIOLATION {violation}")
+    if violations:
+        say(f"  replay: python -m benchmarks.chaos --seed {seed} --only {fault.number}")
+    return {
+        "round": fault.number,
+        "fault": fault.text,
+        "phase": fault.phase,
+        "outcome": outcome,
+        "violations": violations,
+        "seconds": seconds,
+    }
 
 
 def summary(records: Sequence[dict[str, Any]], seed: int) -> str:

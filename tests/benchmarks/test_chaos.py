@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,23 @@ import pytest
 
 from benchmarks.chaos_checks import Round, command_violations, end_violations, metric_violations
 from benchmarks.chaos_faults import FAULTS, PHASES, Fault, schedule
-from tests.benchmarks.test_modules import run
 
+ROOT = Path(__file__).parents[2]
 STEPS = 4
 FAULT = Fault(0, "kill", "replica", "training", 0, 0.0, 0.5)
 
 
 def test_two_rounds_hold(tmp_path: Path) -> None:
     # the process of a rank is killed during a checkpoint; a replica is disconnected with a command pending
-    done = run(tmp_path, "benchmarks.chaos", "--seed", "1", "--first", "3", "--rounds", "2", "--json")
+    words = ["--seed", "1", "--first", "3", "--rounds", "2", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.chaos", *words],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert [record["round"] for record in report["rounds"]] == [3, 4]
