@@ -24,6 +24,8 @@ NAMES = (
     "submissions",
     "log_calls",
     "live_control",
+    "preempted_run",
+    "ddp_steps",
     "datasets",
     "store",
     "placements",

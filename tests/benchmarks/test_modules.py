@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ SMALL = {
     "submissions": ["--runs", "50", "--connections", "4"],
     "log_calls": ["--calls", "200", "--points", "300", "--history", "100"],
     "live_control": ["--points", "1000"],
+    "preempted_run": [],
     "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
     "store": ["--waiting", "180", "--running", "30", "--nodes", "40", "--turns", "2"],
     "placements": ["--nodes", "20,30", "--count", "20", "--shapes", "10"],
@@ -36,6 +38,8 @@ FOUND = {
         *("safe_point", "bare_call", "over_bare_call"),
         *("set_later", "set_spread", "pause_later", "pause_spread"),
     },
+    "ddp_steps": {"torchrun", "hop_run", "hop_run_logged", "over_torchrun", "logged_over_torchrun"},
+    "preempted_run": {"back", "whole", "to_start_urgent", "to_next_step", "urgent_script", "bare"},
     "datasets": {f"{what}_{name}" for what in ("push", "pull", "repush", "cp") for name in ("many", "large")},
     "store": {
         *(
@@ -79,9 +83,24 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+SMALL_WITH_TORCH = {"ddp_steps": ["--steps", "5"]}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", sorted(SMALL_WITH_TORCH))
+def test_benchmark_modules_with_torch_measure(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    check_module(name, SMALL_WITH_TORCH[name], tmp_path)
+
+
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_benchmark_modules_measure(name: str, tmp_path: Path) -> None:
-    done = run(tmp_path, f"benchmarks.{name}", "--no-peer", "--json", "--repeats", "1", *SMALL[name])
+    check_module(name, SMALL[name], tmp_path)
+
+
+def check_module(name: str, arguments: Sequence[str], tmp_path: Path) -> None:
+    """Runs a benchmark once, and checks its report."""
+    done = run(tmp_path, f"benchmarks.{name}", "--no-peer", "--json", "--repeats", "1", *arguments)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["benchmark"] == name

@@ -117,6 +117,23 @@ def test_ordered_end_names_no_replica(kind: ExitKind, first: int) -> None:
     assert (phase, exit) == (AttemptPhase.STOPPED, ordered)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_preempted_gang_has_reason_of_replica_that_saved(first: int) -> None:
+    moments = [datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC)]
+    reasons = ("preempted at step 12, checkpoint saved", "preempted")
+    replicas = tuple(
+        ReplicaStatus(
+            rank,
+            ReplicaPhase.EXITED,
+            exit=Exit(ExitKind.PREEMPTED, 75, reasons[rank]),
+            ended_at=moments[rank != first],
+        )
+        for rank in range(2)
+    )
+    _, exit = gang_state(AttemptStatus(AttemptId("r.1"), replicas), size=2)
+    assert exit == Exit(ExitKind.PREEMPTED, 75, reasons[0])
+
+
 @pytest.mark.parametrize(
     ("ends", "phase", "kind"),
     [

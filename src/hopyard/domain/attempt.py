@@ -126,9 +126,9 @@ def gang_state(
     an essential replica ended badly; the engine then stops the others. The exit is that of the replica to
     blame, with its rank if there are several: of equal kinds the first one, except that a broken connection
     is the consequence of another failure. An ordered end names no rank, since all replicas get the order, and
-    any of them may be the first to end. The exits of the others are ignored. The gang ends only when
-    every replica has exited. Until then it is STOPPING after a bad exit, or after the exit of the last
-    essential replica.
+    any of them may be the first to end. Its exit is that of the lowest rank, which saves the checkpoint. The
+    exits of the others are ignored. The gang ends only when every replica has exited. Until then it is
+    STOPPING after a bad exit, or after the exit of the last essential replica.
     """
     replicas = {replica.rank: replica for replica in status.replicas if 0 <= replica.rank < size}.values()
     exits = [(replica.rank, replica.exit) for replica in replicas if replica.exit is not None]
@@ -167,5 +167,7 @@ def _blame(replica: ReplicaStatus) -> tuple[int, bool, float]:
     kind = replica.exit.kind
     is_consequence = kind in _OWN_ENDS and is_peer_failure(replica.exit.reason)
     place = _BLAME_ORDER.index(ExitKind.SIGNAL if is_consequence else kind)
+    if kind in _ORDERED_ENDS:
+        return place, is_consequence, 0.0
     ended_at = math.inf if replica.ended_at is None else replica.ended_at.timestamp()
     return place, is_consequence, ended_at
