@@ -13,6 +13,9 @@ JsonObject = dict[str, Any]  # an object whose keys the description leaves open
 
 AlertLevel = Literal["error", "info", "warning"]
 BudgetUnit = Literal["epochs", "steps"]
+Check = Literal[
+    "all-reduce", "cache", "clock", "clock-skew", "dataset", "disk", "environment", "gpu", "pairs"
+]
 Closeness = Literal["balanced", "near", "same", "spread"]
 CommandKind = Literal["pause", "resume", "set"]
 CommandState = Literal["applied", "pending", "refused"]
@@ -41,6 +44,7 @@ Outcome = Literal["done", "failed", "refused"]
 Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
 Period = Literal["day", "month", "week"]
+Preflight = Literal["full", "node", "off", "pairs"]
 RestartMode = Literal["always", "never", "on-failure"]
 RunEventKind = Literal[
     "alert",
@@ -920,6 +924,14 @@ class PoolsOut(TypedDict):
     pools: list[PoolOut]
 
 
+class PreflightFailureIn(TypedDict):
+    """key: of the replica, which its script does not know. found: a sentence."""
+
+    check: Check
+    found: str
+    key: str
+
+
 class ProgressOut(TypedDict):
     """total: null if it is unknown."""
 
@@ -1182,6 +1194,7 @@ class RetentionRule(TypedDict):
 class RoleIn(TypedDict):
     command: Sequence[str]
     essential: NotRequired[bool]
+    image: NotRequired[str]
     launcher: NotRequired[Launcher]
     min_replicas: NotRequired[int]
     name: NotRequired[str]
@@ -1201,10 +1214,12 @@ class RoleSpec(TypedDict):
     essential, service: as in `domain.gang.Role`. private_folders: each replica has a working folder of
     its own; otherwise the replicas of the gang on one node share one. restart: whether its processes
     start again after their end. launcher: see `domain.launcher`. processes: those that the launcher
-    starts in each replica; 0 is one for each GPU, at least one."""
+    starts in each replica; 0 is one for each GPU, at least one. image: of the container in which each
+    replica runs its command; "" runs it on the node itself."""
 
     command: list[str]
     essential: NotRequired[bool]
+    image: NotRequired[str]
     launcher: NotRequired[Launcher]
     min_replicas: NotRequired[int]
     name: NotRequired[str]
@@ -1364,6 +1379,7 @@ class RunSpec(TypedDict):
     parent: NotRequired[str | None]
     ports: NotRequired[dict[str, int]]
     preemptible: NotRequired[bool]
+    preflight: NotRequired[Preflight]
     priority: NotRequired[int | None]
     project: str
     queue: NotRequired[str | None]
@@ -1508,6 +1524,7 @@ class SpecIn(TypedDict):
     parent: NotRequired[str | None]
     ports: NotRequired[Mapping[str, int]]
     preemptible: NotRequired[bool]
+    preflight: NotRequired[Preflight]
     priority: NotRequired[int | None]
     project: str
     queue: NotRequired[str | None]

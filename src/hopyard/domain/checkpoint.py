@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
+from hopyard.backports import dataclass
 from hopyard.domain.ids import AttemptId, Digest, RunId
 
 OWN_PARTS = ("run", "work")  # of a stored run folder: $HOPYARD_RUN_DIR, and files of the working folder

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from hopyard.backports import dataclass
 from hopyard.domain.best_checkpoint import best_checkpoints
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.dataset import Dataset

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from hopyard.backports import dataclass
 from hopyard.domain.ids import Digest
 
 

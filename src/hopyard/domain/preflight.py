@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
+from hopyard.backports import StrEnum, dataclass
 from hopyard.domain.ids import AttemptId, NodeId
 from hopyard.domain.launcher import Launcher
 

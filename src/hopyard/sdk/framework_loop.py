@@ -96,7 +96,7 @@ class FrameworkLoop:
         scalars = {
             name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in values.items()
-            if isinstance(value, str | bool | int | float) and name not in self._session.declared
+            if isinstance(value, (str, bool, int, float)) and name not in self._session.declared
         }
         if scalars:
             self._session.events.append("params", values=dict(list(scalars.items())[:_MAX_PARAMS]))
@@ -104,7 +104,7 @@ class FrameworkLoop:
 
 def _is_number(value: object) -> bool:
     """Returns whether a value is one number: also a tensor of one element."""
-    if isinstance(value, str | bytes) or value is None:
+    if isinstance(value, (str, bytes)) or value is None:
         return False
     size = getattr(value, "numel", None)
     try:

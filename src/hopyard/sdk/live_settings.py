@@ -190,7 +190,7 @@ def _followed(
 
 def _fits(setting: Any, new: Any) -> bool:
     """Returns whether a value can replace a setting: an optimizer with one beta instead of two would fail."""
-    return not isinstance(setting, list) or (isinstance(new, list | tuple) and len(new) == len(setting))
+    return not isinstance(setting, list) or (isinstance(new, (list, tuple)) and len(new) == len(setting))
 
 
 def _with_built(

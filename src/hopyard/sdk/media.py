@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hopyard.backports import dataclass
 from hopyard.domain.media import JSON_TYPE, TEXT_TYPE, EncodedMedia, MediaKind
 from hopyard.errors import SpecError
 from hopyard.sdk.array_values import (
