@@ -73,6 +73,9 @@ def measure(options: argparse.Namespace, _: PeerPython | None) -> Report:
     with scratch_folder() as folder, local_server(folder, settings=node) as server:
         project = folder / "project"
         project.mkdir()
+        temporary = folder / "tmp"  # torchrun leaves folders there
+        temporary.mkdir()
+        environment = {**server.environment, "TMPDIR": str(temporary)}
         (project / "train.py").write_text(SCRIPT)
         count = str(options.processes)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", count]
@@ -80,7 +83,7 @@ def measure(options: argparse.Namespace, _: PeerPython | None) -> Report:
 
         def side(command: Sequence[str], *separator: str, mode: str) -> Callable[[], float]:
             words = [*command, "train.py", *separator, str(options.steps), mode]
-            return lambda: steps_per_second(words, project, server.environment)
+            return lambda: steps_per_second(words, project, environment)
 
         found = alternate(
             options.repeats,

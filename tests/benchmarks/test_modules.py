@@ -38,7 +38,6 @@ FOUND = {
         *("safe_point", "bare_call", "over_bare_call"),
         *("set_later", "set_spread", "pause_later", "pause_spread"),
     },
-    "ddp_steps": {"torchrun", "hop_run", "hop_run_logged", "over_torchrun", "logged_over_torchrun"},
     "preempted_run": {"back", "whole", "to_start_urgent", "to_next_step", "urgent_script", "bare"},
     "datasets": {f"{what}_{name}" for what in ("push", "pull", "repush", "cp") for name in ("many", "large")},
     "store": {
@@ -81,16 +80,6 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
-
-
-SMALL_WITH_TORCH = {"ddp_steps": ["--steps", "5"]}
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("name", sorted(SMALL_WITH_TORCH))
-def test_benchmark_modules_with_torch_measure(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    check_module(name, SMALL_WITH_TORCH[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
