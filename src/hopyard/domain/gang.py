@@ -80,8 +80,8 @@ class Gang:
     equally long. preemptible: may be preempted. input_digests: digests of datasets and keys of environments
     that a node should hold already. served_s: seconds that earlier attempts ran. preemptions: the number of
     them that were preempted. not_before: of a requeued gang, the time of the next retry; requeue_reason: why
-    it was requeued. follows: the gang of the run whose checkpoints this one evaluates while they appear. This
-    gang is preempted for it, and preempts no other.
+    it was requeued. follows: the gang of the run of which this one evaluates the checkpoints while they
+    appear. This gang is preempted for it, and preempts no other.
     """
 
     id: GangId

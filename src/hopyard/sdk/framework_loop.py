@@ -67,7 +67,7 @@ class FrameworkLoop:
         return self._session.reach_batch(step, may_stop=may_stop)
 
     def exit(self, step: int | None) -> NoReturn:
-        """Ends the script, whose run continues in a later attempt. step: of the newest checkpoint."""
+        """Ends the script. Its run continues in a later attempt. step: of the newest checkpoint."""
         if self._session.group.rank() == 0:
             saved = "nothing could be saved" if step is None else f"the checkpoint of step {step} is saved"
             warn_once(f"preempted: {saved}; this run resumes when there is capacity again", kind="room")
