@@ -184,8 +184,8 @@ def test_every_key_is_written(tmp_path: Path) -> None:
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))
-    # `restart` of the file is the default of its roles, and written in each
-    assert {*values, *common, "restart"} == set(TOP_KEYS), (
+    # `restart` and `image` of the file are defaults of its roles, and written in each
+    assert {*values, *common, "restart", "image"} == set(TOP_KEYS), (
         "a key that is not written is lost in `hop run --print-spec`"
     )
     assert set(values["roles"][0]) == set(ROLE_KEYS)

@@ -196,6 +196,8 @@ _ROLE = _object(
 # `mpirun` of the first replica starts the processes of all: other roles need no command
 _IS_MPI: Schema = {"properties": {"launcher": {"const": Launcher.MPI}}, "required": ["launcher"]}
 _EVENTS = f"(?:{'|'.join(NotifyOn)})"
+_KEEP_PART = r"\s*((last|best|every)\s*=\s*[0-9]+|metric\s*=\s*[^,\s][^,]*?)\s*"
+
 _PROPERTIES: dict[str, Schema] = {
     "name": _name("A label to find the run by."),
     "project": _name("The project of the run; by default the name of the folder."),
@@ -299,7 +301,7 @@ _PROPERTIES: dict[str, Schema] = {
     "keep": {
         "description": "Which checkpoints are kept: last=3,best=2,every=10,metric=max:val_acc.",
         "type": ["string", "object", "null"],
-        "minLength": 1,
+        "pattern": rf"^{_KEEP_PART}(,{_KEEP_PART})*$",
         "properties": {
             "last": {"type": "integer", "minimum": 1},
             "best": {"type": "integer", "minimum": 0},
