@@ -38,9 +38,10 @@ _MAX_TIMESTAMP = 2.0**33  # unix seconds: beyond any real clock
 _MACHINE_ENV_LIMIT = 1000  # variables
 # notices of a time limit: each is an event of the run. An attempt has one, or a few if the limit was changed
 _MAX_LIMIT_EVENTS = 20
-_MAX_RESTART_EVENTS = 1000
+_MAX_PROCESS_EVENTS = 2000
 
-_SENTENCE_KINDS = (RunEventKind.MEDIA, RunEventKind.RESUMED)
+# of each process of the script: an attempt has more than one
+_PROCESS_KINDS = (RunEventKind.RESTARTED, RunEventKind.RESUMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,9 @@ class LiveRun:
     _unstored: list[str] = field(default_factory=list)
     _limit_event: RunEvent | None = None  # the run will soon reach its time limit
     _unread_event: RunEvent | None = None  # parameters that nothing read
-    _restart_events: list[RunEvent] = field(default_factory=list)
-    _restart_count: int = 0  # how many restarts were received
-    # sentences of the replica: values that are no numbers, the checkpoint that an attempt begins with
+    _process_events: list[RunEvent] = field(default_factory=list)
+    _process_event_count: int = 0  # how many were received
+    # sentences of the replica: values that are no numbers
     _sentences: dict[RunEventKind, RunEvent] = field(default_factory=dict)
     # of commands, by the attempt that applied them and their number; not yet in the store
     answers: dict[tuple[AttemptId, int], CommandResult] = field(default_factory=dict)
@@ -171,10 +172,10 @@ class LiveRun:
                 return self._apply_unstored(event.get("text"))
             case str(kind) if kind == RunEventKind.TIME_LIMIT and rank == 0:
                 return self._apply_limit(at, event.get("text"))
-            case str(kind) if kind == RunEventKind.RESTARTED:
-                return self._apply_restart(at, event.get("text"))
-            case str(kind) if kind in _SENTENCE_KINDS and rank == 0:
-                return self._apply_sentence(RunEventKind(kind), at, event.get("text"))
+            case str(kind) if kind in _PROCESS_KINDS:
+                return self._apply_process(RunEventKind(kind), at, event.get("text"))
+            case str(kind) if kind == RunEventKind.MEDIA and rank == 0:
+                return self._apply_sentence(RunEventKind.MEDIA, at, event.get("text"))
             case str(kind) if kind == RunEventKind.UNREAD_PARAMS and rank == 0:
                 return self._apply_unread(at, event.get("names"))
         return False
@@ -291,18 +292,16 @@ class LiveRun:
         )
         return True
 
-    def _apply_restart(self, at: float | None, text: object) -> bool:
+    def _apply_process(self, kind: RunEventKind, at: float | None, text: object) -> bool:
         if (
             at is None
             or not 0 <= at < _MAX_TIMESTAMP
             or not isinstance(text, str)
-            or self._restart_count >= _MAX_RESTART_EVENTS
+            or self._process_event_count >= _MAX_PROCESS_EVENTS
         ):
             return False
-        self._restart_count += 1
-        self._restart_events.append(
-            RunEvent(datetime.fromtimestamp(at, UTC), RunEventKind.RESTARTED, _printable(text))
-        )
+        self._process_event_count += 1
+        self._process_events.append(RunEvent(datetime.fromtimestamp(at, UTC), kind, _printable(text)))
         return True
 
     def _apply_sentence(self, kind: RunEventKind, at: float | None, text: object) -> bool:
@@ -354,7 +353,7 @@ class LiveRun:
             or self._alerts
             or self._limit_event
             or self._unread_event
-            or self._restart_events
+            or self._process_events
             or self._sentences
             or self._machine_env is not None
             or self._packages is not None
@@ -392,7 +391,7 @@ class LiveRun:
         alerts, self._alerts = self._alerts, {}
         limit_event, self._limit_event = self._limit_event, None
         unread_event, self._unread_event = self._unread_event, None
-        restart_events, self._restart_events = self._restart_events, []
+        process_events, self._process_events = self._process_events, []
         sentences, self._sentences = self._sentences, {}
         machine_env, self._machine_env = self._machine_env, None
         packages, self._packages = self._packages, None
@@ -429,7 +428,7 @@ class LiveRun:
                 await runs.record_event(self.run, limit_event)
             if unread_event is not None:
                 await runs.record_event(self.run, unread_event)
-            for event in restart_events:
+            for event in process_events:
                 await runs.record_event(self.run, event)
             if notifications is not None:
                 for alert in alerts.values():
@@ -456,7 +455,7 @@ class LiveRun:
             self._alerts = alerts | self._alerts
             self._limit_event = self._limit_event or limit_event
             self._unread_event = self._unread_event or unread_event
-            self._restart_events = restart_events + self._restart_events
+            self._process_events = process_events + self._process_events
             self._sentences = sentences | self._sentences
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
             self._packages = packages if self._packages is None else self._packages
