@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ def serve_podman(folder: Path) -> Iterator[Podman]:
     config.write_text(_CONFIG)
     variables = {"CONTAINERS_CONF": str(config), "DOCKER_HOST": f"unix://{socket}"}
     environment = {**os.environ, **variables}
-    podman = ["podman", "--root", str(folder / "storage"), "--runroot", str(folder / "run")]
+    state = Path(tempfile.mkdtemp(prefix="podman-", dir="/tmp"))  # Podman takes at most 50 characters
+    podman = ["podman", "--root", str(folder / "storage"), "--runroot", str(state)]
     log = (folder / "podman.log").open("wb")
     service = subprocess.Popen(
         [*podman, "system", "service", "--time=0", f"unix://{socket}"],
@@ -105,6 +107,7 @@ def serve_podman(folder: Path) -> Iterator[Podman]:
         service.wait(60)
         _end_monitors(folder)
         log.close()
+        shutil.rmtree(state, ignore_errors=True)
 
 
 def _end_monitors(folder: Path) -> None:
