@@ -236,7 +236,7 @@ roots = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted(root for root in roots if root not in sys.stdlib_module_names))
 heavy = {"http", "subprocess", "asyncio", "numpy", "torch", "ssl", "email", "pickle"}
 print(sorted(heavy & set(sys.modules)))
-light = ("sdk", "domain", "config", "errors", "private_files")
+light = ("sdk", "domain", "config", "errors", "private_files", "backports")
 ours = [name for name in sorted(sys.modules) if name.startswith("hopyard.")]
 print([name for name in ours if name.split(".")[1] not in light])
 """

@@ -24,6 +24,7 @@ ATTEMPT = AttemptId("abcdefgh.1")
 # Endpoints that a run's token may use with its own id in the path. All others need a user's token.
 OF_A_RUN = {
     "post_attempts_attempt_replicas_rank_sync",
+    "post_attempts_attempt_replicas_rank_preflight",
     "post_attempts_attempt_checkpoints",
     "post_attempts_attempt_checkpoints_step_verify",
     "post_attempts_attempt_artifact",
