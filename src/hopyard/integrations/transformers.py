@@ -27,7 +27,8 @@ _PARAMS = (
     "gradient_accumulation_steps",
     "seed",
 )
-_NOT_PARAMS = ("output_dir", "logging_dir", "run_name", "local_rank", "hub_token")
+# paths and names, and secrets
+_NOT_PARAMS = ("output_dir", "logging_dir", "run_name", "local_rank", "hub_token", "push_to_hub_token")
 
 
 class HopCallback(TrainerCallback):  # type: ignore[misc]  # its base has no types here
@@ -57,7 +58,8 @@ class HopCallback(TrainerCallback):  # type: ignore[misc]  # its base has no typ
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._loop, self._is_stopping = FrameworkLoop("transformers"), False
+        self._loop, self._is_stopping = FrameworkLoop("transformers", self.folder), False
+        self._loop.warn_of_shared_folder()
         self._loop.record_params(_changed_arguments(args))
         self._loop.begin({name: kwargs.get(name) for name in ("optimizer", "lr_scheduler")})
         self._loop.report_progress(state.global_step, state.max_steps, "step")
