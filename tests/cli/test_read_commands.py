@@ -267,6 +267,11 @@ def test_fork(shell: Shell, trained_runs: list[str], client: Client) -> None:
     assert shell.hop("fork", trained_runs[0], "--checkpoint", "beste").stderr_text.startswith(
         "error: --checkpoint: `beste`"
     )
+    name = trained_runs[0]
+    misspelt = shell.hop("fork", name, "-p", "lrr=a", "-p", "lr=0.3", "--tag", "kind=forked", "--json")
+    assert [line for line in misspelt.stderr_text.splitlines() if line.startswith("warning:")] == [
+        f"warning: -p lrr: the script of {name} has no parameter `lrr`; did you mean `lr`?"
+    ]
 
 
 def test_fork_of_a_label_names_the_forked_run(shell: Shell, trained_runs: list[str]) -> None:

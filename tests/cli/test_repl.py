@@ -50,6 +50,8 @@ def test_statements_of_scripts(repl_shell: Shell, run: str) -> None:
     assert (read.code, read.text, errors) == (0, "0.1\nshown\n1.0\n", [])
     own = repl_shell.hop("repl", run, "--rank", "1", "-c", "hop.run().rank")
     assert (own.code, own.text) == (0, "1\n")
+    several = repl_shell.hop("repl", run, "-c", "first = 40 + 1", "-c", "first", "-c", "first + 1")
+    assert (several.code, several.text) == (0, "41\n42\n"), several
     failed = repl_shell.hop("repl", run, "-c", "1 / 0")
     assert (failed.code, "ZeroDivisionError" in failed.stderr_text) == (1, True)
     assert repl_shell.hop("repl", run, "-c", "import sys; sys.exit(3)").code == 1

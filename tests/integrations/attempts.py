@@ -110,5 +110,18 @@ def declare_lr() -> Params:
     return session.current_session().declare_params({"lr": 0.05})
 
 
+def resume_with_other_rate(root: Path, monkeypatch: pytest.MonkeyPatch, train: Train) -> Attempts:
+    """Returns attempts of which the second one continues with another value of the parameter: after a fork,
+    or because `hop set` came after the newest checkpoint."""
+    attempts = Attempts(root, monkeypatch)
+    with attempts.attempt(), pytest.raises(Killed):
+        train(lambda batches: _kill() if batches == 5 else None)
+    with monkeypatch.context() as patch:
+        patch.setenv("HOPYARD_PARAMS", json.dumps({"lr": 0.5}))
+        with attempts.attempt():
+            train(lambda batches: None)
+    return attempts
+
+
 def files_of(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())

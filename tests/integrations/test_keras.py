@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integrations.attempts import Attempts, check_attempts, declare_lr, files_of, set_params
+from tests.integrations.attempts import (
+    Attempts,
+    check_attempts,
+    declare_lr,
+    files_of,
+    resume_with_other_rate,
+    set_params,
+)
 
 pytest.importorskip("torch", reason="the backend is PyTorch here")
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -24,8 +31,8 @@ pytestmark = [
 EPOCHS = 4
 
 
-def train(on_batch: Callable[[int], None]) -> list[float]:
-    """Trains a small model on three batches an epoch."""
+def train(on_batch: Callable[[int], None], rates: list[float] | None = None) -> list[float]:
+    """Trains a small model on three batches an epoch. rates: gets the rate of the optimizer at the end."""
     from hopyard.integrations.keras import HopCallback
 
     class Watch(keras.callbacks.Callback):  # type: ignore[misc]
@@ -43,6 +50,8 @@ def train(on_batch: Callable[[int], None]) -> list[float]:
     model.compile(keras.optimizers.Adam(declare_lr().lr), "mse")
     callbacks = [Watch(), HopCallback()]
     model.fit(inputs, inputs.sum(1), batch_size=4, epochs=EPOCHS, callbacks=callbacks, verbose=0)
+    if rates is not None:
+        rates.append(round(float(keras.ops.convert_to_numpy(model.optimizer.learning_rate)), 6))
     return [float(value) for weights in model.get_weights() for value in weights.flatten()]
 
 
@@ -75,3 +84,46 @@ def test_set_changes_the_rate_and_plain_python_begins_at_the_beginning(
         with offline.attempt():
             ends.append(train(lambda batches: None))
     assert ends[0] == ends[1] != changed
+
+
+def test_changed_rate_replaces_that_of_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    resume_with_other_rate(tmp_path, monkeypatch, lambda on_batch: train(on_batch, rates))
+    assert rates == [0.5]
+
+
+def test_second_fit_trains_and_continues_from_its_own_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(tmp_path, monkeypatch)
+    with attempts.attempt():
+        train(lambda batches: None)
+        batches: list[int] = []
+        first = train(batches.append)
+    assert len(batches) == 3 * EPOCHS
+    assert files_of(attempts.run_dir) == ["epoch_3", "epoch_4", "fit-2"]
+    with attempts.attempt():
+        batches = []
+        train(batches.append)
+        assert (train(batches.append), batches) == (first, [])
+        assert files_of(attempts.run_dir / "fit-2") == ["epoch_3", "epoch_4"]
+
+
+def test_schedule_without_a_config_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hopyard.integrations.keras import HopCallback
+
+    class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        def __call__(self, step: Any) -> Any:
+            return 0.1
+
+    attempts = Attempts(tmp_path, monkeypatch)
+    with attempts.attempt():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(Schedule()), "mse")
+        data = np.zeros((4, 4), "float32"), np.zeros((4, 1), "float32")
+        model.fit(*data, epochs=1, callbacks=[HopCallback()], verbose=0)
+    assert files_of(attempts.run_dir) == ["epoch_1"]

@@ -32,8 +32,9 @@ class Net(torch.nn.Module):  # type: ignore[misc]
         return {"loss": ((outputs - labels) ** 2).mean(), "logits": outputs}
 
 
-def train(on_batch: Callable[[int], None], *, save_steps: int = 3) -> list[float]:
-    """Trains a small model on three batches an epoch, with a schedule and an evaluation."""
+def train(on_batch: Callable[[int], None], *, save_steps: int = 3, output: Path | None = None) -> list[float]:
+    """Trains a small model on three batches an epoch, with a schedule and an evaluation. output: a folder for
+    the checkpoints that the callback does not know."""
     from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
     from hopyard.integrations.transformers import HopCallback
@@ -50,7 +51,7 @@ def train(on_batch: Callable[[int], None], *, save_steps: int = 3) -> list[float
     rows = [{"inputs": row, "labels": row.sum(0, keepdim=True)} for row in inputs]
     callback, model = HopCallback(), Net()
     arguments = TrainingArguments(
-        callback.folder,
+        str(output or callback.folder),
         learning_rate=declare_lr().lr,
         num_train_epochs=4,
         per_device_train_batch_size=4,
@@ -67,9 +68,10 @@ def train(on_batch: Callable[[int], None], *, save_steps: int = 3) -> list[float
 
 
 def test_interrupted_training_ends_as_an_undisturbed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = check_attempts(tmp_path, monkeypatch, train, "loss")
+    assert "the trainer saves to" not in capsys.readouterr().err
     assert files_of(broken.run_dir) == ["checkpoint-12", "checkpoint-9"]
     shown = {k: v for event in broken.events if event["kind"] == "params" for k, v in event["values"].items()}
     assert (shown["learning_rate"], shown["per_device_train_batch_size"]) == (0.05, 4)
@@ -90,11 +92,13 @@ def test_incomplete_checkpoints_are_left_out(tmp_path: Path, monkeypatch: pytest
         ):
             (attempts.run_dir / name).mkdir(parents=True)
             (attempts.run_dir / name / file).write_text("{}")
+        (attempts.run_dir / "checkpoint-12").mkdir()
+        (attempts.run_dir / "checkpoint-12" / "trainer_state.json").write_text('{"global_step": 1')
         assert callback.last_checkpoint() == str(attempts.run_dir / "checkpoint-10")
 
 
 def test_set_changes_the_rate_and_plain_python_begins_at_the_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     attempts = Attempts(tmp_path / "set", monkeypatch)
     with attempts.attempt() as folder:
@@ -102,6 +106,10 @@ def test_set_changes_the_rate_and_plain_python_begins_at_the_beginning(
     (answer,) = [event for event in attempts.events if event["kind"] == "command"]
     assert (answer["state"], answer["step"]) == ("applied", 2)
     assert attempts.series("learning_rate")[12] > 0.04 > 0.05 / 12
+    assert "the trainer saves to" not in capsys.readouterr().err
+    with Attempts(tmp_path / "other", monkeypatch).attempt():
+        train(lambda batches: None, output=tmp_path / "elsewhere")
+    assert "the trainer saves to" in capsys.readouterr().err
     offline = Attempts(tmp_path / "plain", monkeypatch, offline=True)
     ends = []
     for _ in range(2):

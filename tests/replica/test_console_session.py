@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -73,6 +74,22 @@ def test_processes_have_ended_when_the_last_message_of_the_run_comes(tmp_path: P
         assert stat.state in "ZX"
         assert frames.fields_of(last) == {"code": None, "reason": "the run has ended"}
         _reap(pid, exits)
+
+
+def test_command_that_is_killed_with_the_run_states_the_reason(tmp_path: Path) -> None:
+    for is_end_of_run, fields in (
+        (True, {"code": None, "reason": "the run has ended"}),
+        (False, {"code": 137, "reason": ""}),
+    ):
+        with _session(tmp_path, "echo $$; exec sleep 1000") as (user, exits, stop):
+            messages = _messages(user)
+            pid = next(int(payload) for kind, payload in messages if kind == frames.OUTPUT)
+            os.kill(pid, signal.SIGKILL)
+            _reap(pid, exits)
+            if is_end_of_run:
+                os.write(stop, b".")  # a moment later
+            last = next(payload for kind, payload in messages if kind == frames.EXIT)
+            assert frames.fields_of(last) == fields
 
 
 def test_output_arrives_after_the_command_has_ended(tmp_path: Path) -> None:

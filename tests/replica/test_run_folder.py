@@ -141,6 +141,16 @@ def _open_run_folder(root: Path, server: UnreliableServer, rank: int, notes: lis
     return RunFolder(GangFolder(root, spec), None, server, lambda: False, notes.append, list, checkpoints)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("took_s", "is_settled", "interval_s"),
+    [(0.01, True, 10), (0.01, False, 2), (5, True, 50), (60, True, 600), (3600, False, 600)],
+)
+def test_slow_scans_are_rare_but_no_longer_than_ten_minutes_apart(
+    took_s: float, is_settled: bool, interval_s: float
+) -> None:
+    assert run_folder._next_interval_s(took_s, is_settled=is_settled) == interval_s
+
+
 def test_file_that_cannot_be_read_keeps_no_other_file_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from hopyard.domain.replica import STOP_FILE, StopOrder
 from hopyard.errors import SpecError
 from hopyard.sdk import safe_points
+from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.command_file import CommandFile, values_set_before
+from hopyard.sdk.live_control import LiveControl
 from hopyard.sdk.live_params import LiveParams
 from hopyard.sdk.params import Params
 from hopyard.sdk.safe_points import SAFE_POINT_EXIT_CODE, SafePointAction, SafePoints
@@ -252,6 +254,23 @@ def test_change_that_a_batch_rule_refuses_changes_nothing() -> None:
     assert (dict(params), scaled.lr) == ({"name": "x", "lr": 0.1, "batch_size": 64}, 0.2)
     assert live.change({"lr": 0.5}) == {"lr": (0.1, 0.5)}
     assert scaled.lr == 1.0
+
+
+def test_optimizer_that_refuses_a_value_does_not_end_the_training() -> None:
+    class Group(dict[str, Any]):
+        def __setitem__(self, name: str, value: Any) -> None:
+            raise RuntimeError("read-only")
+
+    class Optimizer:
+        param_groups = [Group(lr=0.1)]
+
+    params = Params({"lr": 0.1})
+    control = LiveControl(BoundObjects(), {}, lambda *_, **__: None)
+    control.params.add(params, {"lr": 0.1})
+    control.follow({"optimizer": Optimizer()})
+    answer, fields = control._set({"lr": 0.5}, [])
+    assert answer == "lr 0.1 -> 0.5; an optimizer could not be changed: RuntimeError: read-only"
+    assert (params.lr, fields) == (0.5, {"changes": {"lr": [0.1, 0.5]}})
 
 
 def test_processes_that_left_their_loop_or_died_are_not_waited_for(tmp_path: Path) -> None:

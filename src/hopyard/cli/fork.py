@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -166,6 +166,8 @@ def fork(
 
         texts = param_texts(options["params"])
         _change_arguments(changes, source, arguments, code, texts)
+        if code is None:
+            _warn_undeclared(source, changes.get("params") or {}, arguments)
     elif arguments:
         raise SpecError(
             f"{source['name']} is a study, so it has no script with arguments",
@@ -240,6 +242,29 @@ def _change_arguments(
     changes["removed_params"] = list(changed.removed)
     if changed.roles is not None:
         changes["roles"] = changed.roles
+
+
+def _warn_undeclared(source: api.RunOut, names: Iterable[str], arguments: Sequence[str]) -> None:
+    """Warns about parameters that the script of the run has not declared with `hop.params`."""
+    from hopyard.cli.run_text import param_form
+    from hopyard.domain.command_template import placeholder_names
+    from hopyard.domain.param_format import ParamStyle
+    from hopyard.domain.suggest import closest_name
+
+    form, declared, given = param_form(source["spec"]), source["params"], source["spec"].get("params") or {}
+    if form is not None and form.style is not ParamStyle.SDK:
+        return
+    # a script that ended early may have declared none yet
+    if len(declared) == len(given) and source["phase"] != "succeeded":
+        return
+    for name in names:
+        if name in declared or name in placeholder_names(arguments) or not declared:
+            continue
+        close = closest_name(name, declared)
+        console.print_message(
+            f"warning: -p {name}: the script of {source['name']} has no parameter `{name}`; "
+            + (f"did you mean `{close}`?" if close else f"it has {', '.join(declared)}")
+        )
 
 
 def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, CheckpointChoice]:

@@ -29,9 +29,11 @@ _PAUSE_TIMEOUT = "5m"
 @run_argument("ref", metavar="RUN")
 @rank_option
 @replica_option
-@click.option("-c", "statements", metavar="CODE", help="Evaluate these statements, and end.")
+@click.option(
+    "-c", "statements", multiple=True, metavar="CODE", help="Evaluate these statements, and end (repeatable)."
+)
 @click.option("--hold", is_flag=True, help="Pause the run while the prompt is open.")
-def repl(ref: str, rank: int | None, replica: str | None, statements: str | None, hold: bool) -> None:
+def repl(ref: str, rank: int | None, replica: str | None, statements: tuple[str, ...], hold: bool) -> None:
     """Evaluate Python in the process of RUN, at the safe points of its script.
 
     The prompt sees the variables of the code with hop.loop, the bound objects and `p`. Training waits while a
@@ -45,8 +47,9 @@ def repl(ref: str, rank: int | None, replica: str | None, statements: str | None
 
     client = connect()
     run = get_run(client, ref)
-    is_interactive = statements is None and os.isatty(0)
-    source = statements if statements is not None or is_interactive else sys.stdin.read()
+    source: str | None = "\n".join(statements)
+    if not statements:
+        source = None if os.isatty(0) else sys.stdin.read()
     chosen = choose_rank(run, rank, replica)
     pauses = hold and run["phase"] != "paused"
     if pauses:

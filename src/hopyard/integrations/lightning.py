@@ -16,10 +16,12 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from hopyard.sdk import rng_state
 from hopyard.sdk.framework_loop import FrameworkLoop, checkpoint_folder, may_resume
+from hopyard.sdk.restored_hyperparameters import Settings, apply_changes, capture_settings
 
 _PREFIX, _SUFFIX = "hop-step=", ".ckpt"
 
@@ -49,7 +51,9 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
         self._loop: FrameworkLoop | None = None
         self._is_in_epoch = False
         self._restored: dict[str, Any] = {}
+        self._built: Settings = {}  # of the optimizers and schedulers, as the script built them
         self._saved: int | None = None
+        self.best_model_path = ""  # of the newest checkpoint: `trainer.test()` loads it if no other is better
 
     def last_checkpoint(self) -> str | None:
         """Returns the newest checkpoint of this run in the folder, for `ckpt_path`. None at the beginning of
@@ -58,19 +62,30 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
         return str(self._path(steps[-1])) if steps else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states of the random number generators, which Lightning does not save."""
+        """Returns the states of the random number generators, which Lightning does not save, and the settings
+        with which the script built its optimizers."""
         states = rng_state.capture()
         if "numpy" in states:  # as plain values, which `torch.load` accepts
             kind, keys, *rest = states["numpy"]
             states["numpy"] = (kind, [int(key) for key in keys], *rest)
-        return {"random_state": states, "is_in_epoch": self._is_in_epoch}
+        return {"random_state": states, "is_in_epoch": self._is_in_epoch, "built": self._built}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # the last one: its checkpoints hold the state of the others, and the trainer takes the best model of
+        # the first callback for checkpoints
+        trainer.callbacks = [*(each for each in trainer.callbacks if each is not self), self]
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._loop = FrameworkLoop("lightning")
-        trainer.loggers = [*trainer.loggers, _HopLogger(self._loop)]
+        self._loop, self._is_in_epoch = FrameworkLoop("lightning", self.folder), False
+        self._loop.warn_of_shared_folder()
+        self._follow_metrics(trainer, self._loop)
+        self._built = capture_settings(_tuned_objects(trainer))  # their states are not restored yet
+        path = Path(trainer.ckpt_path or "")
+        self._saved = _step_of(path.name) if path.parent == Path(self.folder) else None
+        self.best_model_path = "" if self._saved is None else str(path)
         if not self._restored.get("is_in_epoch"):
             self._restore_generators(trainer)  # before the data loader of the next epoch draws its order
 
@@ -80,11 +95,21 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
             loaders = trainer.fit_loop._combined_loader.flattened
             self._stop_in_epoch = all(hasattr(loader, "load_state_dict") for loader in loaders)
         if self._loop is not None:
-            tuned = [*trainer.optimizers, *(each.scheduler for each in trainer.lr_scheduler_configs)]
-            self._loop.begin({f"optimizer_{number}": value for number, value in enumerate(tuned)})
+            tuned = _tuned_objects(trainer)
+            built = self._restored.pop("built", None)
+            if built:  # a fork or `hop set` may have changed the rate since the checkpoint
+                apply_changes(tuned, self._built, built)
+            self._loop.begin(tuned, self._built)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._follow_metrics(trainer)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._follow_metrics(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        may_stop = bool(self._stop_in_epoch)
+        # not between the batches of one optimizer step: no checkpoint holds the gradients
+        may_stop = bool(self._stop_in_epoch) and not trainer.fit_loop.epoch_loop._should_accumulate()
         if self._loop is None or not self._loop.reach(trainer.global_step, may_stop=may_stop):
             return
         if may_stop:
@@ -110,10 +135,22 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
             self._loop.end()
             self._loop = None
 
+    def _follow_metrics(self, trainer: Trainer, loop: FrameworkLoop | None = None) -> None:
+        """Adds one logger to those of the trainer, also for `validate` and `test` without a training."""
+        others = [each for each in trainer.loggers if not isinstance(each, _HopLogger)]
+        if loop is not None or len(others) == len(trainer.loggers):
+            loop = loop or FrameworkLoop("lightning")
+            is_recorded = loop.follows_event_files and any(map(_is_event_logger, others))
+            own = _HopLogger(loop, trainer.default_root_dir, is_recorded=is_recorded)
+            trainer.loggers = [*others, own]
+
     def _save(self, trainer: Trainer) -> None:
         self._saved = trainer.global_step
         trainer.save_checkpoint(self._path(self._saved), weights_only=False)
-        for step in self._saved_steps()[: -self._keep] if trainer.is_global_zero else ():
+        self.best_model_path = str(self._path(self._saved))
+        # those of a later step are of another training in this folder
+        earlier = [step for step in self._saved_steps() if step <= self._saved]
+        for step in earlier[: -self._keep] if trainer.is_global_zero else ():
             with suppress(FileNotFoundError, NotADirectoryError):
                 shutil.rmtree(self._path(step)) if self._path(step).is_dir() else self._path(step).unlink()
 
@@ -127,21 +164,41 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
 
     def _saved_steps(self) -> list[int]:
         names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
-        numbers = [name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in names]
-        return sorted(int(number) for number in numbers if number.isdecimal())
+        return sorted(step for name in names if (step := _step_of(name)) is not None)
 
 
-class _HopLogger(Logger):  # type: ignore[misc]
-    """Gets the metrics and hyperparameters that Lightning gives to loggers."""
+def _tuned_objects(trainer: Trainer) -> dict[str, Any]:
+    """Returns the optimizers and schedulers, by name."""
+    tuned = [*trainer.optimizers, *(each.scheduler for each in trainer.lr_scheduler_configs)]
+    return {f"optimizer_{number}": value for number, value in enumerate(tuned)}
 
-    name, version = "hopyard", 0
 
-    def __init__(self, loop: FrameworkLoop) -> None:
+def _is_event_logger(logger: Any) -> bool:
+    return isinstance(logger, TensorBoardLogger) and "://" not in str(logger.save_dir)
+
+
+def _step_of(name: str) -> int | None:
+    """Returns the step in the name of a checkpoint of the callback."""
+    number = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    return int(number) if name == f"{_PREFIX}{number}{_SUFFIX}" and number.isdecimal() else None
+
+
+class _HopLogger(DummyLogger):  # type: ignore[misc]
+    """Gets the metrics and hyperparameters that Lightning gives to loggers.
+
+    It may be the only logger of the trainer: a model that uses the experiment of its logger then logs nothing
+    there. save_dir: of a trainer without loggers.
+    """
+
+    name, version, save_dir = "hopyard", 0, ""
+
+    def __init__(self, loop: FrameworkLoop, save_dir: str, *, is_recorded: bool) -> None:
+        """is_recorded: the run reads the metrics from the event files of another logger."""
         super().__init__()
-        self._loop = loop
+        self._loop, self.save_dir, self._is_recorded = loop, save_dir, is_recorded
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        if self._loop.session.group.rank() == 0:
+        if self._loop.session.group.rank() == 0 and not self._is_recorded:
             self._loop.log(metrics, step or 0)
 
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:

@@ -7,6 +7,7 @@ trainer.train(resume_from_checkpoint=hopyard.last_checkpoint())
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import MISSING, fields
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from hopyard.sdk.framework_loop import FrameworkLoop, checkpoint_folder, may_resume
+from hopyard.sdk.warn_once import warn_once
 
 _STATE_FILE = "trainer_state.json"  # the last file of a checkpoint
 _PREFIX = "checkpoint-"
@@ -27,7 +29,8 @@ _PARAMS = (
     "gradient_accumulation_steps",
     "seed",
 )
-_NOT_PARAMS = ("output_dir", "logging_dir", "run_name", "local_rank", "hub_token")
+# paths and names, and secrets
+_NOT_PARAMS = ("output_dir", "logging_dir", "run_name", "local_rank", "hub_token", "push_to_hub_token")
 
 
 class HopCallback(TrainerCallback):  # type: ignore[misc]  # its base has no types here
@@ -45,19 +48,24 @@ class HopCallback(TrainerCallback):  # type: ignore[misc]  # its base has no typ
     def last_checkpoint(self) -> str | None:
         """Returns the newest complete checkpoint of this run in the folder, for `resume_from_checkpoint`.
         None at the beginning of a run, and under plain `python`."""
-        steps = [
-            int(name.removeprefix(_PREFIX))
-            for name in (os.listdir(self.folder) if may_resume() and os.path.isdir(self.folder) else ())
-            if name.startswith(_PREFIX)
-            and name.removeprefix(_PREFIX).isdecimal()
-            and os.path.exists(os.path.join(self.folder, name, _STATE_FILE))
-        ]
-        return os.path.join(self.folder, f"{_PREFIX}{max(steps)}") if steps else None
+        names = os.listdir(self.folder) if may_resume() and os.path.isdir(self.folder) else []
+        numbers = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+        steps = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+        paths = (os.path.join(self.folder, f"{_PREFIX}{step}") for step in steps)
+        return next(filter(_is_complete, paths), None)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._loop, self._is_stopping = FrameworkLoop("transformers"), False
+        self._loop, self._is_stopping = FrameworkLoop("transformers", self.folder), False
+        self._loop.warn_of_shared_folder()
+        if os.path.realpath(args.output_dir or "") != os.path.realpath(self.folder):
+            warn_once(
+                f"the trainer saves to {args.output_dir}, and last_checkpoint() looks in {self.folder}: a "
+                "resumed run would begin at the beginning; use TrainingArguments(callback.folder, …) or "
+                "HopCallback(output_dir)",
+                kind="output-dir",
+            )
         self._loop.record_params(_changed_arguments(args))
         self._loop.begin({name: kwargs.get(name) for name in ("optimizer", "lr_scheduler")})
         self._loop.report_progress(state.global_step, state.max_steps, "step")
@@ -99,6 +107,16 @@ class HopCallback(TrainerCallback):  # type: ignore[misc]  # its base has no typ
         if self._loop is not None:
             self._loop.end()
             self._loop = None
+
+
+def _is_complete(checkpoint: str) -> bool:
+    """Returns whether the last file of a checkpoint is there, and whole: its writer may have been killed."""
+    try:
+        with open(os.path.join(checkpoint, _STATE_FILE), encoding="utf-8") as file:
+            json.load(file)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _changed_arguments(args: TrainingArguments) -> dict[str, Any]:

@@ -44,9 +44,10 @@ from hopyard.replica.uploads import open_folder_below, stage_files, upload_folde
 _RECORD_FILE = "run-folder.json"
 _SCAN_INTERVAL_S = 10.0
 _SETTLE_S = 2.0  # a changed file is looked at again after this time
-# the interval is at least this many times the duration of a scan with its upload: each version of a large
-# file takes space on the server until the next collection
-_SCAN_SHARE = 100
+# the interval is at least this many times the duration of a scan with its upload, so that the script keeps
+# the disk and the network for itself. A crash of the node loses what was written since the last scan, so the
+# interval has a limit
+_SCAN_SHARE, _MAX_SCAN_INTERVAL_S = 10, 600.0
 _RUN_PART, _WORK_PART = "run", "work"
 
 
@@ -180,8 +181,7 @@ class RunFolder:
                 is_settled = self._store()
             except (HopyardError, OSError) as error:
                 log(f"the run folder is stored later: {error}")
-            share_s = _SCAN_SHARE * (time.monotonic() - started_at)
-            interval_s = max(_SCAN_INTERVAL_S if is_settled else _SETTLE_S, share_s)
+            interval_s = _next_interval_s(time.monotonic() - started_at, is_settled=is_settled)
 
     def finish(self, *, is_failed: bool, killed_at: float | None = None) -> str:
         """Stores all files after the end of the processes. Returns why that failed, or "".
@@ -414,6 +414,13 @@ class RunFolder:
                 if target in targets and link_stays_inside(f"{part}/{path}", text):
                     links.append(LinkEntry(f"{part}/{path}", text))
         return links
+
+
+def _next_interval_s(took_s: float, *, is_settled: bool) -> float:
+    """Returns the seconds until the next scan. took_s: the duration of the last one with its upload.
+    is_settled: whether that stored all changed files."""
+    shortest_s = _SCAN_INTERVAL_S if is_settled else _SETTLE_S
+    return max(shortest_s, min(_SCAN_SHARE * took_s, _MAX_SCAN_INTERVAL_S))
 
 
 def _written_s(stamp: Stamp) -> float:

@@ -8,16 +8,20 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
+from hopyard.sdk.restored_hyperparameters import Settings
 from hopyard.sdk.session import Session, current_session
 from hopyard.sdk.warn_once import warn_once
 
 RUN_DIR_VARIABLE = "HOPYARD_RUN_DIR"
 _OFFLINE_FOLDER = "checkpoints"
 _MAX_PARAMS = 1000
+_trainings: WeakKeyDictionary[Session, Counter[str]] = WeakKeyDictionary()  # by folder of checkpoints
 
 
 def checkpoint_folder(folder: str | os.PathLike[str] | None = None) -> Path:
@@ -38,20 +42,37 @@ def may_resume() -> bool:
 class FrameworkLoop:
     """One training of a framework.
 
-    library: its name in messages. The safe points begin with `begin` and end with `end`.
+    library: its name in messages. folder: of its checkpoints; "" for an evaluation without any. The safe
+    points begin with `begin` and end with `end`. number: how many trainings of this process have used the
+    folder, with this one.
     """
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, folder: str = "") -> None:
         self._library, self._session = f"{library} callback", current_session()
+        self._folder = folder
+        counts = _trainings.setdefault(self._session, Counter())
+        counts[folder] += bool(folder)
+        self.number = counts[folder]
 
     @property
     def session(self) -> Session:
         return self._session
 
-    def begin(self, objects: Mapping[str, Any]) -> None:
-        """Begins the safe points. objects: optimizers and schedulers that follow `hop set`."""
+    def warn_of_shared_folder(self) -> None:
+        """Warns about checkpoints of several trainings in one folder: the next attempt would continue each of
+        them from the newest of all."""
+        if self.number > 1 and may_resume():
+            warn_once(
+                f"training {self.number} saves to the folder of the first one, {self._folder}: a resumed run "
+                "cannot tell them apart; give each training a folder of its own, HopCallback(FOLDER)",
+                kind="shared-folder",
+            )
+
+    def begin(self, objects: Mapping[str, Any], built: Settings | None = None) -> None:
+        """Begins the safe points. objects, built: as in `LiveControl.follow`."""
         self._session.begin_framework_loop()
-        self._session.control.follow({name: value for name, value in objects.items() if value is not None})
+        tuned = {name: value for name, value in objects.items() if value is not None}
+        self._session.control.follow(tuned, built)
 
     def end(self) -> None:
         """Ends the safe points."""
@@ -77,6 +98,11 @@ class FrameworkLoop:
         """Reports how much of the training is done."""
         if self._session.group.rank() == 0:
             self._session.events.append("progress", done=done, total=total, unit=unit)
+
+    @property
+    def follows_event_files(self) -> bool:
+        """Whether the run records each event file of TensorBoard that this process writes."""
+        return not self._session.offline and "hopyard_startup.reports" in sys.modules
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Logs the numbers among the metrics that no hook of `hop run` has logged."""

@@ -34,11 +34,12 @@ class LiveControl:
         self._framework_objects: dict[str, Any] = {}
         self._framework_settings: Settings = {}
 
-    def follow(self, objects: Mapping[str, Any]) -> None:
+    def follow(self, objects: Mapping[str, Any], built: Settings | None = None) -> None:
         """Lets optimizers and schedulers of a framework follow changed parameters, as bound ones do. No
-        checkpoint of Hopyard holds them."""
+        checkpoint of Hopyard holds them. built: their settings as the script built them, which change as
+        well; by default those of now."""
         self._framework_objects = dict(objects)
-        self._framework_settings = capture_settings(objects)
+        self._framework_settings = capture_settings(objects) if built is None else built
 
     def obey(
         self,
@@ -116,7 +117,10 @@ class LiveControl:
         ]
         objects = {**self._framework_objects, **bound_objects(self._bound)}
         built = {**self._framework_settings, **built_settings(self._bound)}
-        texts += follow_in_optimizers(objects, built, changes, effective, values)
+        try:
+            texts += follow_in_optimizers(objects, built, changes, effective, values)
+        except Exception as error:  # of an optimizer of any library: a training must not end for a command
+            texts.append(f"an optimizer could not be changed: {type(error).__name__}: {str(error)[:200]}")
         for name, (before, _) in changes.items():
             fixed = next(
                 (loop for loop in loops if type(before) is int and loop.total == before and before > 1), None

@@ -27,6 +27,10 @@ from hopyard.replica.replica_log import log
 _OUTPUT_WINDOW = 256 * 1024  # bytes that wait for the connection before no more output is read
 _HANGUP_S, _KILL_S = 2.0, 5.0  # between SIGHUP and SIGKILL, and after it
 _POLL_INTERVAL_S = 0.01
+_RUN_END_S = (
+    2.0  # from SIGKILL of all processes of a run, or the end of its container, until the run has ended
+)
+_KILLED_CODE = 128 + signal.SIGKILL
 _END_OF_TERMINAL_INPUT = b"\x04"
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 
@@ -116,7 +120,7 @@ class CommandSession:
             self._handle(kind, payload)
         while not self._is_broken:
             if child.status is not None and not self._sources:
-                self._queue(frames.json_frame(frames.EXIT, _exit_fields(child.status)))
+                self._queue(frames.json_frame(frames.EXIT, self._exit_fields(child.status)))
                 self._flush()
                 return
             ready = self._poll(child, give_up_at)
@@ -141,6 +145,20 @@ class CommandSession:
                 give_up_at = time.monotonic() + _KILL_S
             if not ready and time.monotonic() > give_up_at and not self._output:
                 self._close_sources()  # a process that escaped holds them open
+
+    def _exit_fields(self, status: int) -> dict[str, object]:
+        """Returns the exit of the command; that of the run if it was killed with it."""
+        code = os.waitstatus_to_exitcode(status)
+        code = code if code >= 0 else 128 - code
+        if code == _KILLED_CODE and self._run_ends():
+            return {"code": None, "reason": self._why_stopped()}
+        return {"code": code, "reason": ""}
+
+    def _run_ends(self) -> bool:
+        """Waits briefly, and returns whether the run ends."""
+        poller = select.poll()
+        poller.register(self._stop, select.POLLIN)
+        return bool(poller.poll(_RUN_END_S * 1000))
 
     def _poll(self, child: ChildExit, give_up_at: float) -> dict[int, int]:
         poller = select.poll()
@@ -309,8 +327,3 @@ class CommandSession:
         if self._master is not None:
             os.close(self._master)
         self._master = None
-
-
-def _exit_fields(status: int) -> dict[str, object]:
-    code = os.waitstatus_to_exitcode(status)
-    return {"code": code if code >= 0 else 128 - code, "reason": ""}
