@@ -41,10 +41,11 @@ network_backend="netavark"
 
 @dataclass(frozen=True)
 class Podman:
-    """variables: of a server that is to find it."""
+    """variables: of a server that is to find it. command: `podman` with the same storage."""
 
     api: EngineApi
     variables: dict[str, str]
+    command: tuple[str, ...]
 
     def containers(self) -> list[str]:
         return [values["Names"][0] for values in self.api.get("/containers/json", all=True)]
@@ -100,7 +101,7 @@ def serve_podman(folder: Path) -> Iterator[Podman]:
                     folder / "podman.log"
                 ).read_text()
                 time.sleep(0.05)
-        yield Podman(api, variables)
+        yield Podman(api, variables, tuple(podman))
     finally:
         subprocess.run([*podman, "rm", "-fa", "-t0"], env=environment, check=False, capture_output=True)
         os.killpg(service.pid, signal.SIGTERM)
@@ -130,9 +131,9 @@ def _write_image(archive: Path) -> None:
             files[target] = Path(name).resolve()
     with tarfile.open(archive, "w") as tar:
         links = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "usr/bin/sh": "dash"}
-        for name, target in {**links, "usr/bin/python3": python.name}.items():
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = tarfile.SYMTYPE, target
+        for place_of_link, linked in {**links, "usr/bin/python3": python.name}.items():
+            link = tarfile.TarInfo(place_of_link)
+            link.type, link.linkname = tarfile.SYMTYPE, linked
             tar.addfile(link)
         for place, source in sorted(files.items()):
             tar.add(source, str(place))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hopyard.container_engine.container_labels import (
-    ATTEMPT_LABEL,
-    HOME_LABEL,
-    home_tag,
-    remove_unknown_containers,
-)
 from hopyard.container_engine.engine_discovery import find_engine
 from hopyard.errors import ContainerError
-from tests.podman import IMAGE, Podman
-from tests.podman import podman as podman
 
 
 def test_missing_engine_has_a_hint(tmp_path: Path) -> None:
@@ -29,19 +25,23 @@ def test_missing_engine_has_a_hint(tmp_path: Path) -> None:
         find_engine({"DOCKER_HOST": "tcp://10.0.0.1:2375"})
 
 
-def test_only_leftover_containers_of_the_own_home_are_removed(podman: Podman, tmp_path: Path) -> None:
-    own, other = tmp_path / "own", tmp_path / "other"
-    ids = {}
-    for home in (own, other):
-        home.mkdir()
-        for attempt in ("a.1", "b.1"):
-            labels = {HOME_LABEL: home_tag(home), ATTEMPT_LABEL: attempt}
-            body = {"Image": IMAGE, "Cmd": ["sleep", "60"], "Labels": labels}
-            ids[home, attempt] = podman.api.post("/containers/create", body)["Id"]
-    assert find_engine(podman.variables).name == "Podman"
-    assert remove_unknown_containers(podman.api, own, {"a.1"}) == ["b.1"]
-    left = {values["Id"] for values in podman.api.get("/containers/json", all=True)}
-    assert left >= set(ids.values()) - {ids[own, "b.1"]} and ids[own, "b.1"] not in left
-    for home in (own, other):
-        remove_unknown_containers(podman.api, home, ())
-    assert not {values["Id"] for values in podman.api.get("/containers/json", all=True)} & set(ids.values())
+def test_socket_that_another_user_may_have_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"hopyard-podman-{os.geteuid()}"
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "podman.sock"))
+        server.listen()
+        server.setblocking(False)
+        for mode, is_used in ((0o777, False), (0o700, True)):
+            folder.chmod(mode)
+            with suppress(ContainerError):
+                find_engine({"XDG_RUNTIME_DIR": str(tmp_path)}, timeout_s=0.2)
+            try:
+                server.accept()[0].close()
+            except BlockingIOError:
+                assert not is_used
+            else:
+                assert is_used

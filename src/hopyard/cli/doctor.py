@@ -457,7 +457,7 @@ def check_containers(_home: Home) -> Iterator[Finding]:
     from hopyard.errors import ContainerError
 
     try:
-        engine = find_engine()
+        engine = find_engine(timeout_s=20)
     except ContainerError as error:
         if can_start_podman():
             yield Finding("containers", "ok", "Podman; its service starts with the first `hop run --image`")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.errors import ContainerError
 
 HOME_LABEL, ATTEMPT_LABEL, RANK_LABEL = "hopyard.home", "hopyard.attempt", "hopyard.rank"
+_NAME_DIGITS = 8  # of the label of the home
+_ABSENT = 404
 
 
 def home_tag(home: Path | str) -> str:
@@ -21,40 +23,49 @@ def home_tag(home: Path | str) -> str:
     return hashlib.blake2s(f"{path}:{folder.st_dev}:{folder.st_ino}".encode(), digest_size=16).hexdigest()
 
 
-def container_name(attempt: str, rank: int) -> str:
-    return f"hopyard-{attempt}-{rank}"
+def container_name(home: Path | str, attempt: str, rank: int) -> str:
+    """Returns a name that no copy of the home uses: it has the same attempts."""
+    return f"{network_name(home, attempt)}-{rank}"
 
 
-def network_name(attempt: str) -> str:
-    return f"hopyard-{attempt}"
+def network_name(home: Path | str, attempt: str) -> str:
+    return f"hopyard-{home_tag(home)[:_NAME_DIGITS]}-{attempt}"
 
 
-def remove_containers(api: EngineApi, names: Sequence[str]) -> None:
-    """Ends and removes containers. What is absent is no error."""
-    for name in names:
-        with suppress(ContainerError):
-            api.delete(f"/containers/{name}", force=True, v=True)
+def remove_container(api: EngineApi, name: str) -> bool:
+    """Ends and removes a container. An absent one is no error. Returns whether it is gone."""
+    return _remove(api, f"/containers/{name}", force=True, v=True)
 
 
-def remove_network(api: EngineApi, attempt: str) -> None:
-    """Removes the network of an attempt unless containers use it."""
-    with suppress(ContainerError):
-        api.delete(f"/networks/{network_name(attempt)}")
+def _remove(api: EngineApi, path: str, **query: bool) -> bool:
+    try:
+        api.delete(path, **query)
+    except ContainerError as error:
+        return error.status == _ABSENT
+    return True
 
 
-def remove_unknown_containers(api: EngineApi, home: Path, known: Collection[str]) -> list[str]:
-    """Removes the containers and networks of this home of attempts that are not in `known`. Returns these
-    attempts. Raises ContainerError."""
+def remove_unknown_containers(
+    api: EngineApi, home: Path, list_known: Callable[[], Collection[str]]
+) -> tuple[list[str], bool]:
+    """Removes the containers and networks of this home of attempts that `list_known` does not return. Returns
+    these attempts, and whether nothing of them is left. Raises ContainerError."""
     filters = {"label": [f"{HOME_LABEL}={home_tag(home)}"]}
+    containers = api.get("/containers/json", all=True, filters=filters) or ()
+    networks = api.get("/networks", filters=filters) or ()
+    known = list_known()  # last: an attempt is known before it has a container
     unknown: dict[str, None] = {}
-    for values in api.get("/containers/json", all=True, filters=filters) or ():
-        attempt = str(values["Labels"].get(ATTEMPT_LABEL, ""))
-        if attempt not in known:
+    is_gone: list[bool] = []
+    for values in containers:
+        if (attempt := _attempt(values)) not in known:
             unknown[attempt] = None
-            remove_containers(api, [values["Id"]])
-    for values in api.get("/networks", filters=filters) or ():
-        attempt = str((values.get("Labels") or {}).get(ATTEMPT_LABEL, ""))
-        if attempt not in known:
+            is_gone.append(remove_container(api, values["Id"]))
+    for values in networks:
+        if (attempt := _attempt(values)) not in known:
             unknown[attempt] = None
-            remove_network(api, attempt)
-    return list(unknown)
+            is_gone.append(_remove(api, f"/networks/{values['Id']}"))
+    return list(unknown), all(is_gone)
+
+
+def _attempt(values: Mapping[str, Any]) -> str:
+    return str((values.get("Labels") or {}).get(ATTEMPT_LABEL, ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -34,12 +35,13 @@ class ContainerEngine:
     rootless: bool = False
 
 
-def find_engine(environ: Mapping[str, str] = os.environ) -> ContainerEngine:
-    """Returns the first engine that answers. Raises ContainerError, with hints, where there is none."""
+def find_engine(environ: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0) -> ContainerEngine:
+    """Returns the first engine that answers. timeout_s: for each of its answers, now and later. Raises
+    ContainerError, with hints, where there is none."""
     problem: ContainerError | None = None
     for path in _sockets(environ):
         try:
-            return _describe(EngineApi(path))
+            return _describe(EngineApi(path, timeout_s=timeout_s))
         except ContainerError as error:
             problem = problem or (error if path.exists() else None)
     if problem is not None:
@@ -50,21 +52,35 @@ def find_engine(environ: Mapping[str, str] = os.environ) -> ContainerEngine:
     )
 
 
-def start_podman_service(environ: Mapping[str, str] = os.environ) -> None:
+def open_engine(environ: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0) -> ContainerEngine:
+    """As `find_engine`. Where no engine answers, Podman's service is started: it may have ended, or been
+    killed."""
+    try:
+        return find_engine(environ, timeout_s=timeout_s)
+    except ContainerError as error:
+        try:
+            start_podman_service(environ, timeout_s=timeout_s)
+        except OSError as problem:
+            raise error from problem
+        return find_engine(environ, timeout_s=timeout_s)
+
+
+def start_podman_service(environ: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0) -> None:
     """Starts Podman's service where no engine answers and the program exists. It outlives this process and
-    ends after an hour without a connection. Raises ContainerError if it does not answer."""
+    ends after an hour without a connection. timeout_s: for each answer of an engine. Raises ContainerError
+    if the service does not answer."""
     podman = _podman(environ)
     if podman is None:
         return
     path = _own_socket()
     make_folder(path.parent)
-    if path.parent.stat().st_uid != os.geteuid():
+    if not _is_private(path.parent):
         raise ContainerError(f"{path.parent} belongs to another user", hints=("remove the folder",))
     lock = open_file(path.with_name("lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            find_engine(environ)
+            find_engine(environ, timeout_s=timeout_s)
             return
         except ContainerError:
             path.unlink(missing_ok=True)
@@ -77,6 +93,11 @@ def start_podman_service(environ: Mapping[str, str] = os.environ) -> None:
         _await_engine(path)
     finally:
         os.close(lock)
+
+
+def is_own_service(path: Path) -> bool:
+    """Returns whether the socket is that of the service that `start_podman_service` starts."""
+    return path == _own_socket()
 
 
 def can_start_podman(environ: Mapping[str, str] = os.environ) -> bool:
@@ -114,12 +135,24 @@ def _sockets(environ: Mapping[str, str]) -> Iterator[Path]:
     if os.geteuid() == 0:
         yield Path("/run/podman/podman.sock")
     yield Path(environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}") / "podman" / "podman.sock"
-    yield _own_socket()
+    own = _own_socket()
+    if _is_private(own.parent):  # it is in a folder where each user may create it
+        yield own
 
 
 def _own_socket() -> Path:
     """Returns a short path: a socket cannot have one of more than 107 bytes."""
     return Path(tempfile.gettempdir()) / f"hopyard-podman-{os.geteuid()}" / "podman.sock"
+
+
+def _is_private(folder: Path) -> bool:
+    """Returns whether the folder is of this user, and no other may create files in it."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _describe(api: EngineApi) -> ContainerEngine:

@@ -16,6 +16,7 @@ from hopyard.domain.resources import Resources
 from hopyard.replica.container.container_settings import (
     ContainerMounts,
     check_dataset_path,
+    check_gpus,
     container_settings,
 )
 from hopyard.replica.container.gang_network import GangNetwork
@@ -79,6 +80,11 @@ def test_gpus_are_requested_only_by_runs_that_have_them(tmp_path: Path) -> None:
     assert [request["DeviceIDs"] for request in with_gpus["DeviceRequests"]] == [["1", "3"]]
     declared = settings(spec(tmp_path, Resources(gpus=1), gpus=(0,)))["HostConfig"]
     assert "DeviceRequests" not in declared
+    check_gpus(spec(tmp_path, Resources(), nvml=True).node, "Podman")
+    node = spec(tmp_path, Resources(gpus=1), gpus=(0,), nvml=True).node
+    check_gpus(node, "Docker")
+    with pytest.raises(PrepareFailed, match="need Docker"):  # it would ignore the request
+        check_gpus(node, "Podman")
 
 
 def test_replicas_of_gang_have_names_and_addresses_by_rank(tmp_path: Path) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 from pathlib import Path
+
+import psutil
+import pytest
 
 from tests.cli.shell import Shell, wait_until
 from tests.podman import IMAGE, Podman
@@ -136,6 +141,47 @@ def test_killed_replica_leaves_no_container(shell: Shell, podman: Podman) -> Non
     shell.hop("stop", name, "--grace", "0")
     wait_until(lambda: shell.hop("info", name, "--json").json["phase"] == "cancelled")
     wait_until(lambda: podman.containers() == [])
+
+
+def _services(socket_path: Path) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "service" in (words := process.info["cmdline"] or ()) and f"unix://{socket_path}" in words
+    ]
+
+
+def test_service_that_was_started_for_containers_is_started_again(podman: Podman, tmp_path: Path) -> None:
+    if any(Path(path).exists() for path in ("/var/run/docker.sock", "/run/podman/podman.sock")):
+        pytest.skip("another engine answers first")
+    socket_path = tmp_path / f"hopyard-podman-{os.geteuid()}" / "podman.sock"
+    program = tmp_path / "bin" / "podman"
+    program.parent.mkdir()
+    words = shlex.join([shutil.which(podman.command[0]) or "", *podman.command[1:]])
+    program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "code").mkdir()
+    environment = {**os.environ, **podman.variables, "HOPYARD_HOME": str(tmp_path / "home")}
+    environment |= {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    environment["PATH"] = f"{program.parent}:{environment['PATH']}"
+    del environment["DOCKER_HOST"]
+    shell = Shell(tmp_path / "code", environment)
+    try:
+        name = shell.detach(
+            *SMALL, "--", "sh", "-c", "echo started; while ! [ -e go ]; do sleep 0.1; done; exit 7"
+        )
+        wait_until(lambda: b"started" in shell.hop("logs", name).out)
+        (service,) = _services(socket_path)
+        service.kill()
+        wait_until(lambda: shell.hop("exec", name, "--", "sh", "-c", ":").code == 0)
+        shell.hop("exec", name, "--", "sh", "-c", ": >go")  # it may be ended with the run
+        wait_until(lambda: shell.hop("info", name, "--json").json["phase"] == "failed")
+        assert shell.hop("info", name, "--json").json["exit"]["code"] == 7
+        wait_until(lambda: podman.containers() == [])
+    finally:
+        shell.hop("down", "--stop-runs")
+        for service in _services(socket_path):
+            service.kill()
 
 
 def test_missing_image_and_options_of_the_node_are_errors(shell: Shell) -> None:

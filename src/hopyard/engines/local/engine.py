@@ -169,6 +169,7 @@ class LocalEngine:
         self._stopping_tasks: dict[AttemptId, asyncio.Task[None]] = {}
         self._ports = PortConnector(home.attempts)
         self._containers = ContainerCleanup(home.root)
+        self._cleanup: asyncio.Task[None] | None = None  # of containers: an engine that hangs delays it
         self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were checked
         self._stopped_since: dict[Path, float] = {}  # monotonic time since which a replica is frozen
         self._overdue_at: dict[AttemptId, float] = {}  # monotonic time
@@ -199,15 +200,15 @@ class LocalEngine:
         async with self._lock:
             await self._read_shares()
         if self._adopts_replicas and self._containers.is_used:
-            await asyncio.to_thread(self._remove_unknown_containers)
+            self._cleanup = asyncio.create_task(asyncio.to_thread(self._remove_unknown_containers))
 
     def _remove_unknown_containers(self) -> None:
-        self._containers.remove_unknown({folder.name for folder in self._attempt_folders()})
+        self._containers.remove_unknown(lambda: {folder.name for folder in self._attempt_folders()})
 
     async def close(self) -> None:
         """Ends the spawner and finishes removals. Running attempts continue."""
-        if self._stopping_tasks:
-            await asyncio.gather(*self._stopping_tasks.values(), return_exceptions=True)
+        if tasks := [*self._stopping_tasks.values(), *filter(None, [self._cleanup])]:
+            await asyncio.gather(*tasks, return_exceptions=True)
         self._port_claims.close()
         await self._spawner.close()
 
@@ -347,6 +348,8 @@ class LocalEngine:
                     self._shares.pop(status.attempt, None)
             self._port_claims.keep_only(used_ports(self._shares))
         await self._adopt(dead)
+        if self._adopts_replicas and self._containers.is_due and (not self._cleanup or self._cleanup.done()):
+            self._cleanup = asyncio.create_task(asyncio.to_thread(self._remove_unknown_containers))
         await self._retry_health_checks()
         problem = await asyncio.to_thread(self._health.current_problem)
         for name, node in self._nodes.items():

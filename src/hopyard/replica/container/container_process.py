@@ -33,6 +33,8 @@ _FORWARDED = (
 )
 _END_SIGNAL = signal.SIGRTMIN
 _STATE_TIMEOUT_S, _INTERVAL_S = 60.0, 0.05
+_WAIT_INTERVAL = "10s"  # at which Podman looks for the end
+_RESTART_INTERVAL_S = 1.0
 # signals that end no process by default
 _HARMLESS = (
     signal.SIGCHLD,
@@ -63,6 +65,7 @@ class ContainerProcess:
         except (ContainerError, KeyError, TypeError, ValueError) as error:
             self._send({"error": str(error), "status": getattr(error, "status", 0)})
             return 125
+        threading.Thread(target=self._keep_service, daemon=True).start()
         watch = OomWatch(pid) if pid else None
         waiter = threading.Thread(target=self._await_end, args=(pid, watch), daemon=True)
         waiter.start()
@@ -96,6 +99,25 @@ class ContainerProcess:
         if watch is not None:
             watch.count()
         signal.pthread_kill(threading.main_thread().ident or 0, _END_SIGNAL)
+
+    def _keep_service(self) -> None:
+        """Keeps a request at the service that was started for containers, which ends without any. Starts it
+        again if it was killed: otherwise the exit code of the container would be lost."""
+        from hopyard.container_engine.engine_discovery import is_own_service, start_podman_service  # late
+
+        if not is_own_service(self._api.path):
+            return
+        api = EngineApi(self._api.path, timeout_s=None)
+        while True:
+            try:
+                api.post(f"/containers/{self._container}/wait", interval=_WAIT_INTERVAL)
+                return
+            except ContainerError as error:
+                if error.status:
+                    return
+            with suppress(ContainerError, OSError):
+                start_podman_service()
+            time.sleep(_RESTART_INTERVAL_S)
 
     def _forward(self, pid: int, number: int) -> None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.container_engine.container_labels import ATTEMPT_LABEL, HOME_LABEL, RANK_LABEL, home_tag
-from hopyard.domain.replica import ReplicaSpec
+from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.replica.container.gang_network import GangNetwork
 from hopyard.replica.errors import PrepareFailed
 
@@ -57,6 +57,16 @@ def check_dataset_path(name: str, path: str, home: Path) -> Path:
     if any(target.is_relative_to(folder) for folder in _RESERVED_FOLDERS):
         raise PrepareFailed(f"dataset {name} cannot be placed at {path}: the folder belongs to the kernel")
     return target
+
+
+def check_gpus(node: NodeContext, engine: str) -> None:
+    """Raises PrepareFailed if the engine gives containers no GPUs. Podman ignores the request for them, and
+    the script would run on the CPU."""
+    if node.gpus and node.nvml and engine == "Podman":
+        raise PrepareFailed(
+            "GPUs in containers need Docker with the NVIDIA Container Toolkit; the container engine of "
+            f"node {node.id} is Podman"
+        )
 
 
 def container_settings(

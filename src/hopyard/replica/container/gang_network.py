@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_network
 
-from hopyard.container_engine.container_labels import network_name
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.errors import ContainerError
 
@@ -34,10 +33,9 @@ class GangNetwork:
         return {name: self.address(rank) for rank, name in enumerate(names)}
 
 
-def open_network(api: EngineApi, attempt: str, size: int, labels: dict[str, str]) -> GangNetwork:
+def open_network(api: EngineApi, name: str, attempt: str, size: int, labels: dict[str, str]) -> GangNetwork:
     """Returns the network of the attempt, which the first replica creates. Call it with the lock of the gang.
     Raises ContainerError."""
-    name = network_name(attempt)
     try:
         return _read(name, api.get(f"/networks/{name}"))
     except ContainerError as error:

@@ -17,15 +17,17 @@ _KILL_WAIT_S, _INTERVAL_S = 1.0, 0.002
 
 
 def container_cgroups(pid: int) -> dict[str, Path]:
-    """Returns the folders of the control groups of a process: controller ("memory", "cpu", "pids") →
-    folder."""
+    """Returns the folders of the control groups of a container: controller ("memory", "cpu", "pids") →
+    folder. pid: of its first process.
+
+    Groups that the container shares are left out, because all processes in a group of a container are ended
+    with it. Podman makes no groups for a user on a node with version 1.
+    """
     folders: dict[str, Path] = {}
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return {}
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    shared = {*_memberships("self"), *_memberships(_parent(pid))}
+    for controllers, path in _memberships(pid):
+        if path == "/" or (controllers, path) in shared:
+            continue
         for name in controllers.split(","):
             if name in ("memory", "cpu", "pids"):
                 folders[name] = CGROUP_ROOT / name / path.lstrip("/")
@@ -34,6 +36,24 @@ def container_cgroups(pid: int) -> dict[str, Path]:
             for name in ("memory", "cpu", "pids"):
                 folders.setdefault(name, unified)
     return {name: folder for name, folder in folders.items() if folder.is_dir()}
+
+
+def _memberships(pid: int | str) -> list[tuple[str, str]]:
+    """Returns the control groups of a process: controllers, path."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    return [(controllers, path) for _, controllers, path in (line.split(":", 2) for line in lines)]
+
+
+def _parent(pid: int) -> str:
+    """Returns the pid of the parent; "" if the process has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("PPid:"):
+                return line.split()[1]
+    return ""
 
 
 class OomWatch:

@@ -19,9 +19,11 @@ from hopyard.container_engine.container_labels import (
     HOME_LABEL,
     container_name,
     home_tag,
-    remove_containers,
+    network_name,
+    remove_container,
 )
-from hopyard.container_engine.engine_discovery import ContainerEngine, find_engine
+from hopyard.container_engine.engine_api import EngineApi
+from hopyard.container_engine.engine_discovery import ContainerEngine, open_engine
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import ContainerError
 from hopyard.replica import process_tree, user_process
@@ -30,6 +32,7 @@ from hopyard.replica.container.container_image import ContainerImage, find_image
 from hopyard.replica.container.container_settings import (
     ContainerMounts,
     check_dataset_path,
+    check_gpus,
     container_settings,
 )
 from hopyard.replica.container.gang_network import GangNetwork, open_network
@@ -41,7 +44,7 @@ from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.resource_limits import ReplicaCgroups
 from hopyard.replica.user_process import ProcessSpec, StartedProcess
 
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S, _REMOVE_TIMEOUT_S = 120.0, 20.0
 T = TypeVar("T")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _RUN_STATUSES = (400, 404, 409)  # of answers that blame the request, not the engine
@@ -81,8 +84,9 @@ class ReplicaContainer:
     ) -> None:
         self._spec, self._gang, self._trees, self._restore = spec, gang, trees, restore
         self._report = report
-        self._name = container_name(spec.launch.attempt, spec.launch.rank)
+        self._name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
         self._engine: ContainerEngine = _connect()
+        check_gpus(spec.node, self._engine.name)
         self._image: ContainerImage = _checked(
             lambda: find_image(self._engine.api, spec.launch.image, report), spec
         )
@@ -120,11 +124,12 @@ class ReplicaContainer:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        remove_containers(self._engine.api, [self._name])
+        # if that takes too long, the engine of the node repeats it
+        remove_container(EngineApi(self._engine.api.path, timeout_s=_REMOVE_TIMEOUT_S), self._name)
 
     def _start(self, process: ProcessSpec) -> tuple[StartedProcess, ReplicaCgroups]:
         api = self._engine.api
-        remove_containers(api, [self._name])  # of an earlier process
+        remove_container(api, self._name)  # of an earlier process
         body = container_settings(
             replace(self._spec, launch=replace(self._spec.launch, image=self._image.id)),
             process.argv,
@@ -171,7 +176,7 @@ class ReplicaContainer:
         except BaseException:
             own.close()
             self._channel = None
-            remove_containers(api, [self._name])
+            remove_container(api, self._name)
             raise
         folders = container_cgroups(self._pid)
         process_tree.add_container(self._pid, next(iter(folders.values()), None))
@@ -207,9 +212,11 @@ class ReplicaContainer:
         launch = self._spec.launch
         if launch.world_size <= 1:
             return None
-        labels = {HOME_LABEL: home_tag(self._spec.node.home), ATTEMPT_LABEL: launch.attempt}
+        home, attempt = self._spec.node.home, launch.attempt
+        labels = {HOME_LABEL: home_tag(home), ATTEMPT_LABEL: attempt}
+        name = network_name(home, attempt)
         with self._gang.locked():
-            return open_network(self._engine.api, launch.attempt, launch.world_size, labels)
+            return open_network(self._engine.api, name, attempt, launch.world_size, labels)
 
     def _variables(self, env: Mapping[str, str]) -> dict[str, str]:
         variables = dict(env)
@@ -235,14 +242,14 @@ class ReplicaContainer:
 
 def remove_leftover_container(spec: ReplicaSpec) -> None:
     """Removes the container of a replica that died."""
-    with suppress(ContainerError):
-        api = find_engine().api
-        remove_containers(api, [container_name(spec.launch.attempt, spec.launch.rank)])
+    with suppress(ContainerError, OSError):
+        name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
+        remove_container(open_engine(timeout_s=_REMOVE_TIMEOUT_S).api, name)
 
 
 def _connect() -> ContainerEngine:
     try:
-        return find_engine()
+        return open_engine()
     except ContainerError as error:
         hints = "".join(f" ({hint})" for hint in error.hints)
         raise PrepareFailed(f"{error.message}{hints}") from error
