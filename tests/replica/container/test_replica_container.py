@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -13,6 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hopyard.domain.ids import AttemptId
+from hopyard.engines.local.port_connections import PortConnector
+from hopyard.errors import PortUnreachable
 from tests.cli.shell import Shell, wait_until
 from tests.podman import IMAGE, Podman
 
@@ -110,7 +114,37 @@ while True:
 """
 
 
-def test_container_outlives_its_server_and_gets_signals(shell: Shell, podman: Podman) -> None:
+def _check_forged_ports(home: Path, monkeypatch: pytest.MonkeyPatch, podman: Podman) -> None:
+    """The script may write into the folder of its replica, but the server connects to no other port of the
+    node."""
+    for name, value in podman.variables.items():
+        monkeypatch.setenv(name, value)
+    connector = PortConnector(home / "attempts", home)
+    file = next(home.glob("attempts/*/0/spec.json"))
+    attempt, text = AttemptId(file.parent.parent.name), file.read_text()
+
+    async def connect() -> None:
+        (await connector.connect(attempt, 0, 8888))[1].transport.abort()
+
+    asyncio.run(connect())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        spec = json.loads(text)
+        spec["node"]["ports"]["8888"] = other.getsockname()[1]
+        for image in (spec["launch"]["image"], ""):
+            spec["launch"]["image"] = image
+            file.write_text(json.dumps(spec))
+            state = file.with_name("status.json")
+            earlier = state.read_text()
+            state.write_text(json.dumps({**json.loads(earlier), "pid": os.getppid(), "container_pid": 1}))
+            with pytest.raises(PortUnreachable):
+                asyncio.run(connect())
+            state.write_text(earlier)
+    file.write_text(text)
+
+
+def test_container_outlives_its_server_and_gets_signals(
+    shell: Shell, podman: Podman, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shell.write("live.py", LIVE)
     name = shell.detach(*SMALL, "--memory", "200M", "--port", "8888", "live.py")
     wait_until(lambda: b"started" in shell.hop("logs", name).out)
@@ -125,6 +159,7 @@ def test_container_outlives_its_server_and_gets_signals(shell: Shell, podman: Po
     with socket.create_connection(("127.0.0.1", ports["8888"]), timeout=60) as connection:
         connection.sendall(b"GET /live.py HTTP/1.0\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.0 200"
+    _check_forged_ports(_home(shell), monkeypatch, podman)
     assert shell.hop("stop", name).code == 0
     wait_until(lambda: shell.hop("info", name, "--json").json["phase"] == "cancelled")
     assert shell.hop("logs", name).out.splitlines()[-1] == b"stopping"

@@ -167,7 +167,7 @@ class LocalEngine:
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._stopping_tasks: dict[AttemptId, asyncio.Task[None]] = {}
-        self._ports = PortConnector(home.attempts)
+        self._ports = PortConnector(home.attempts, home.root)
         self._containers = ContainerCleanup(home.root)
         self._cleanup: asyncio.Task[None] | None = None  # of containers: an engine that hangs delays it
         self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were checked

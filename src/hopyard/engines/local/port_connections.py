@@ -14,6 +14,7 @@ from pathlib import Path
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.replica import ReplicaState
 from hopyard.domain.run_port import SOCKET_FOLDER, socket_path
+from hopyard.engines.local.container_ports import ContainerPorts
 from hopyard.engines.local.port_listener import Listener, SocketOwners, find_listeners, is_descendant
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.errors import PortUnreachable
@@ -26,8 +27,8 @@ _STREAM_BYTES = 64 * 1024  # read ahead of a connection
 class PortConnector:
     """Connects to ports of replicas. attempts: the folder of all attempts of the home."""
 
-    def __init__(self, attempts: Path) -> None:
-        self._attempts, self._owners = attempts, SocketOwners()
+    def __init__(self, attempts: Path, home: Path) -> None:
+        self._attempts, self._owners, self._published = attempts, SocketOwners(), ContainerPorts(home)
 
     async def connect(self, attempt: AttemptId, rank: int, port: int) -> PortStream:
         """Returns a connection. Raises PortUnreachable.
@@ -42,7 +43,9 @@ class PortConnector:
             if stream is not None:
                 return stream
         if spec is not None and spec.launch.image:
-            return await _connect_published(folder, spec.node.ports.get(port, 0), port)
+            real = spec.node.ports.get(port, 0)
+            is_published = await asyncio.to_thread(self._published.has, attempt, rank, real)
+            return await _connect_published(real if is_published else 0, port)
         real, listeners = await asyncio.to_thread(self._own_listeners, folder, port)
         for host in dict.fromkeys(listener.loopback for listener in listeners):
             with suppress(OSError):
@@ -61,7 +64,7 @@ class PortConnector:
         spec, state = folder.read_spec(), folder.read_state()
         real = 0 if spec is None else spec.node.ports.get(port, 0)
         listeners = find_listeners(real) if real else []
-        if not listeners or state is None or not folder.is_alive():
+        if not listeners or state is None or not folder.is_replica(state.pid):
             raise PortUnreachable(
                 f"nothing listens on port {port} yet",
                 hints=(
@@ -112,16 +115,16 @@ async def _connect_socket(folder: ReplicaFolder, port: int) -> PortStream | None
     return None
 
 
-async def _connect_published(folder: ReplicaFolder, real: int, port: int) -> PortStream:
+async def _connect_published(real: int, port: int) -> PortStream:
     """Connects to a port of a container. The container engine listens there from the start of the container
-    to its end, and the start fails where another process has the port. Raises PortUnreachable."""
-    state = folder.read_state()
-    if state is not None and state.container_pid and state.exit is None and folder.is_alive():
+    to its end, and the start fails where another process has the port. real: 0 if the container publishes no
+    such port. Raises PortUnreachable."""
+    if real:
         with suppress(OSError):
             return await asyncio.open_connection("127.0.0.1", real, limit=_STREAM_BYTES)
     raise PortUnreachable(
         f"nothing listens on port {port} of the container yet",
-        hints=(f"make the script listen on 0.0.0.0 and the port in $HOPYARD_PORT_{port}, which is {real}",),
+        hints=(f"make the script listen on 0.0.0.0 and the port in $HOPYARD_PORT_{port}",),
     )
 
 

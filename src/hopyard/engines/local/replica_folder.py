@@ -67,6 +67,10 @@ class ReplicaFolder:
         """Returns whether a live replica holds the lock."""
         return is_locked(f"{self.root.name}/{LOCK_FILE}", parent_folder=self.root.parent)
 
+    def is_replica(self, pid: int) -> bool:
+        """Returns whether the process is the live replica. Its script may have written another state."""
+        return pid > 0 and self.is_alive() and self._has_lock(pid)
+
     def request_stop(self, order: StopOrder) -> None:
         """Writes the order and wakes the replica. Merges it with an existing order: see
         `StopOrder.merged_with`. Its signal is never empty, since a replica of an earlier version cannot read
@@ -119,7 +123,8 @@ class ReplicaFolder:
     def _has_lock(self, pid: int) -> bool:
         """Returns whether a process has the lock file open."""
         with suppress(OSError):  # it ended meanwhile, or is another user's
-            return has_open(pid, (self.root / LOCK_FILE).stat())
+            # of the file itself: a script may replace it by a link to one that others have open
+            return has_open(pid, (self.root / LOCK_FILE).lstat())
         return False
 
     def _read(self, name: str, kind: type[T]) -> T | None:
@@ -143,6 +148,14 @@ def process_state(pid: int) -> str:
     exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return ""
+
+
+def process_start(pid: int) -> str:
+    """Returns when a process started, in clock ticks since the boot; "" if it does not exist."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError, IndexError):
         return ""
 
