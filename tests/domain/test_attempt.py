@@ -132,6 +132,8 @@ def test_preempted_gang_has_reason_of_replica_that_saved(first: int) -> None:
     )
     _, exit = gang_state(AttemptStatus(AttemptId("r.1"), replicas), size=2)
     assert exit == Exit(ExitKind.PREEMPTED, 75, reasons[0])
+    _, exit = gang_state(AttemptStatus(AttemptId("r.1"), replicas), size=2, optional={0}, services={0})
+    assert exit == Exit(ExitKind.PREEMPTED, 75, reasons[1]), "a service saves no checkpoint"
 
 
 @pytest.mark.parametrize(

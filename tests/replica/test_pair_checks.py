@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 from hopyard.domain.ids import AttemptId, RunId
@@ -16,6 +16,7 @@ from hopyard.domain.replica import NodeContext, ProbeAddress, ReplicaSpec
 from hopyard.domain.resources import Resources
 from hopyard.engines.local.ports import PortClaims
 from hopyard.replica.pair_checks import PairChecks
+from hopyard.replica.probe_channel import ProbeChannel
 
 SECRET = "5e" * 32
 
@@ -139,3 +140,48 @@ def test_taken_port_is_named() -> None:
             (failure,) = run_checks(specs[:1], limit_s=2.0)
     assert failure is not None
     assert f"cannot listen at {own.host}:{own.port}: Address already in use" in failure.found
+
+
+def test_peer_that_ends_right_after_its_report_is_no_failure() -> None:
+    """Its script may be that short. The exchange back to it then fails."""
+    with gang("ab") as specs:
+        launch = replace(
+            specs[0].launch, preflight=replace(specs[0].launch.preflight, checks=Preflight.PAIRS)
+        )
+        checks = PairChecks.find(replace(specs[0], launch=launch), limit_s=60.0)
+        other, own = specs[0].node.probe_addresses
+        deadline, has_reported = time.monotonic() + 60, threading.Event()
+        with closing(socket.create_server((own.host, own.port))) as listener:
+
+            def answer() -> None:
+                channel = ProbeChannel(listener.accept()[0], deadline)
+                channel.answer_greeting(SECRET, 1)
+                while (request := channel.receive()["do"]) != "report":
+                    if request == "clock":
+                        channel.send(clock=time.time())
+                    else:
+                        for _ in range(4):
+                            channel.receive_bytes(256 * 1024)
+                            channel.send(received=True)
+                has_reported.wait(60)
+                channel.close()
+
+            answering = threading.Thread(target=answer, daemon=True)
+            answering.start()
+            assert checks is not None
+            checks.start()
+            while True:
+                with suppress(ConnectionRefusedError):
+                    connection = socket.create_connection((other.host, other.port))
+                    break
+                assert time.monotonic() < deadline
+            channel = ProbeChannel(connection, deadline)
+            channel.greet(SECRET, 1, 0)
+            channel.send(do="report", report={"0": {"error": "", "skew_s": 0.0, "bytes_per_s": 1e9}})
+            assert channel.receive()["report"]["1"]["error"] == ""
+            has_reported.set()
+            checks.wait()
+            channel.close()
+            checks.close()
+            answering.join(60)
+    assert checks.failure is None

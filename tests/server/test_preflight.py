@@ -76,6 +76,10 @@ def test_off_sends_no_keys_and_pairs_are_those_that_train(tmp_path: Path) -> Non
         assert [each.ranks for each in gang] == [(0, 1)] * 3
         assert len({each.key for each in gang}) == 3
         assert len({each.secret for each in gang}) == 1
+        assert {each.checks for each in gang} == {"pairs"}
+        mixed = [{**ROLE, "name": "worker", "launcher": "torchrun"}, {**ROLE, "name": "loader"}]
+        checks = [each.checks for each in preflight(await api.start_run(roles=mixed))]
+        assert checks == ["full", "full"], "a ring without the loader would wait for ever"
         assert preflight(await api.start_run(roles=roles, preflight="node"))[0].ranks == ()
 
     run_scenario(tmp_path, scenario, script=PREPARING)

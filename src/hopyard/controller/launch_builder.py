@@ -12,7 +12,7 @@ from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch, ReplicaLaunch, RestorePoint
 from hopyard.domain.launcher import EVALUATOR_ROLE, Launcher, LauncherPeer
 from hopyard.domain.param_format import ParamValue, without_added_options
-from hopyard.domain.preflight import Preflight, PreflightLaunch
+from hopyard.domain.preflight import Preflight, PreflightLaunch, has_all_reduce
 from hopyard.domain.run import Run, RunSpec
 from hopyard.domain.study import Parallel
 from hopyard.errors import NotFound, SpecError
@@ -132,13 +132,15 @@ class LaunchBuilder:
         self, spec: RunSpec, gang: Gang, attempt: AttemptId, independent: Collection[int]
     ) -> PreflightLaunch:
         """Returns the checks of the replicas. Those for which the training does not wait are not checked with
-        the others."""
+        the others. One role with an all-reduce gives it to all: the ring needs each replica."""
         if spec.preflight in (Preflight.OFF, Preflight.NODE):
             return PreflightLaunch(spec.preflight)
         ranks = tuple(rank for rank in range(gang.size) if rank not in independent)
         if len(ranks) < 2:
             return PreflightLaunch(spec.preflight)
-        return PreflightLaunch(spec.preflight, self._preflight_secret(attempt, None), ranks=ranks)
+        reduces = any(has_all_reduce(spec.preflight, role.launcher) for role in spec.roles)
+        checks = Preflight.FULL if reduces else spec.preflight
+        return PreflightLaunch(checks, self._preflight_secret(attempt, None), ranks=ranks)
 
     async def _current_params(self, run: Run, attempt: AttemptId) -> Mapping[str, ParamValue]:
         """Returns the parameters with the changes that commands made in earlier attempts."""

@@ -126,16 +126,17 @@ def gang_state(
     an essential replica ended badly; the engine then stops the others. The exit is that of the replica to
     blame, with its rank if there are several: of equal kinds the first one, except that a broken connection
     is the consequence of another failure. An ordered end names no rank, since all replicas get the order, and
-    any of them may be the first to end. Its exit is that of the lowest rank, which saves the checkpoint. The
-    exits of the others are ignored. The gang ends only when every replica has exited. Until then it is
-    STOPPING after a bad exit, or after the exit of the last essential replica.
+    any of them may be the first to end. Its exit is that of the lowest rank, which saves the checkpoint;
+    services, which save none, come last. The exits of the others are ignored. The gang ends only when every
+    replica has exited. Until then it is STOPPING after a bad exit, or after the exit of the last essential
+    replica.
     """
     replicas = {replica.rank: replica for replica in status.replicas if 0 <= replica.rank < size}.values()
     exits = [(replica.rank, replica.exit) for replica in replicas if replica.exit is not None]
     succeeded = sum(exit.is_success and rank not in optional for rank, exit in exits)
     is_served = succeeded == size - len(optional)  # services are ended after the others
     failures = [
-        (_blame(replica), replica.rank, replica.exit)
+        (_blame(replica, is_service=replica.rank in services), replica.rank, replica.exit)
         for replica in replicas
         if replica.exit is not None
         and not replica.exit.is_success
@@ -161,13 +162,13 @@ def gang_state(
     return (AttemptPhase.RUNNING if started == size else AttemptPhase.STARTING), None
 
 
-def _blame(replica: ReplicaStatus) -> tuple[int, bool, float]:
+def _blame(replica: ReplicaStatus, *, is_service: bool) -> tuple[int, bool, float]:
     """Returns the place of a failed replica in the order of those to blame, the smallest first."""
     assert replica.exit is not None
     kind = replica.exit.kind
     is_consequence = kind in _OWN_ENDS and is_peer_failure(replica.exit.reason)
     place = _BLAME_ORDER.index(ExitKind.SIGNAL if is_consequence else kind)
     if kind in _ORDERED_ENDS:
-        return place, is_consequence, 0.0
+        return place, is_consequence, float(is_service)
     ended_at = math.inf if replica.ended_at is None else replica.ended_at.timestamp()
     return place, is_consequence, ended_at

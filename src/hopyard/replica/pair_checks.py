@@ -268,8 +268,9 @@ class PairChecks:
                 channels[peer].send(do="report", report=own)
                 self._add_report(_parse_report(peer, channels[peer].receive().get("report")))
             except OSError as error:
-                lost.append(peer)
-                log(f"pair checks: no report of replica {peer}: {error}")
+                if peer not in self._reports:  # with both reports, a short script may have ended already
+                    lost.append(peer)
+                    log(f"pair checks: no report of replica {peer}: {error}")
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_closed or self._alive_at.keys() <= self._reports.keys() | set(lost),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -135,6 +136,21 @@ def test_evaluator_is_preempted_for_the_run_that_it_follows(options: dict[str, o
     (preemption,) = cluster.run_cycle().preempt
     assert (preemption.gang, preemption.for_gang) == ("judge", "train")
     assert preemption_message(preemption.cause) == ("it evaluates run train, which waits for its resources")
+
+
+@pytest.mark.parametrize("count", [1, 12])
+@pytest.mark.parametrize("others", [{}, {"queue": "b"}, {"user": "bob"}])
+def test_runs_ahead_do_not_keep_an_evaluator_from_its_end(count: int, others: dict[str, Any]) -> None:
+    """The evaluator waits for its run, which comes after runs that wait for the end of the evaluator."""
+    judge = running_on("judge", "n", (0, 1), follows="train", queue="a")
+    waiting = [gang(f"other{i}", 2, at=-100, **{"queue": "a", **others}) for i in range(count)]
+    cluster = make_cluster(SHARED, {"n": 2}, judge, pending=(*waiting, gang("train", 2, queue="a")))
+    (preemption,) = cluster.run_cycle().preempt
+    assert (preemption.gang, preemption.for_gang) == ("judge", "train")
+    cluster.now += seconds(5)
+    assert not cluster.run_cycle().place
+    cluster.evict(GangId("judge"))
+    assert [placement.gang.id for placement in cluster.run_cycle().place] == ["train"]
 
 
 def test_evaluator_stays_where_its_end_does_not_help() -> None:

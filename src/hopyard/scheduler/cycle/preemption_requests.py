@@ -112,6 +112,16 @@ class PreemptionRequests:
             self.recheck_times.append(self._state.now + max(timedelta(seconds=in_s), RECHECK_INTERVAL))
         return False
 
+    def preempt_evaluators(self) -> None:
+        """Preempts evaluators for the gangs that they follow, also for a gang that was skipped because equal
+        gangs ahead of it were refused: these would wait for evaluators that wait for the gang."""
+        if self._lazy_preemptor is None:
+            return  # no gang was refused
+        for gang_id in self._preemptor.followed_gangs():
+            gang = self._state.pending_gangs.find(gang_id)
+            if gang is not None and gang.id not in self._state.placed:
+                self.preempt_for(gang)
+
     def _search_victims(self, gang: Gang) -> bool:
         if self._has_imminent_start(gang) or not self._preemptor.may_help(gang):
             return False
@@ -222,8 +232,12 @@ class PreemptionRequests:
             timeline.promised_placement(gang.id),
             timeline.expected_start_at(gang.id),
         )
+        # promises that count on the end of its own evaluators do not bind it: they end after it
+        is_evaluated = all(run.gang.follows == gang.id for run in runs)
         outranked = [
-            other for other in others if outranks(gang, other, state.quota_usage, state.pending_gangs)
+            other
+            for other in others
+            if is_evaluated or outranks(gang, other, state.quota_usage, state.pending_gangs)
         ]
         if (
             promise is None or promised_placement is None

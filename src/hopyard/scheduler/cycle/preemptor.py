@@ -95,6 +95,10 @@ class Preemptor:
         ):
             cache.clear()
 
+    def followed_gangs(self) -> list[GangId]:
+        """Returns the gangs of which evaluators run."""
+        return sorted(self._followers)
+
     def may_preempt(self, queue: QueueName, priority: int) -> bool:
         """Returns whether any run could be preempted by gangs of this priority in the queue."""
         found_queue = self._queues.get(queue)

@@ -70,6 +70,7 @@ class SchedulingCycle:
             self._schedule_pending()
             for gang in list(self._postponed_promises.values()):
                 self._place_or_renew(gang)
+            self._preemption_requests.preempt_evaluators()
         finally:
             self._preemption_requests.discard_assumed_stops()
         state = self._state
