@@ -41,7 +41,7 @@ class EngineApi:
     engine cannot be reached.
     """
 
-    def __init__(self, path: Path, *, timeout_s: float = 120.0) -> None:
+    def __init__(self, path: Path, *, timeout_s: float | None = 120.0) -> None:
         self.path, self._timeout_s = path, timeout_s
 
     def get(self, path: str, **query: Any) -> Any:
