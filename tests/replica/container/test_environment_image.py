@@ -28,7 +28,14 @@ from hopyard.replica.python_environment import locked_packages
 from tests.cli.shell import Shell, wait_until
 from tests.podman import IMAGE, Podman
 
-USE = ("--cpus", "0.25", "--requirements", "requirements.txt", "--container", "--image", IMAGE)
+RUN_FILE = """
+requirements: requirements.txt
+container: true
+roles:
+  - replicas: 2
+    resources: {cpus: 0.25}
+    command: [python, -c, import probe; print(probe.VALUE)]
+"""
 _BACKEND = """
 import time
 def build_wheel(*_):
@@ -151,34 +158,37 @@ def test_failure_has_the_words_of_the_installer(builder: Builder) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheels(shell: Shell) -> Path:
-    """The folder of links of the server, which starts with the first command."""
+def server_settings(shell: Shell) -> None:
+    """Gives the server, which starts with the first command, links and a base image."""
     folder = shell.folder.parent / "wheels"
     _write_wheel(folder, "probe")
     shell.environment |= {"PIP_FIND_LINKS": str(folder)}
-    return folder
+    home = Path(shell.environment["HOPYARD_HOME"])
+    home.mkdir(mode=0o700)
+    (home / "config.yaml").write_text(f"containers: {{base_image: {IMAGE!r}}}\n")
 
 
-@pytest.mark.usefixtures("wheels")
+@pytest.mark.usefixtures("server_settings")
 def test_gang_runs_in_built_image(shell: Shell, podman: Podman) -> None:
     shell.write("requirements.txt", "--no-index\nprobe\n")
-    command = ("--", "python", "-c", "import probe; print(probe.VALUE)")
-    result = shell.hop("run", *USE, "--replicas", "2", *command)
+    shell.write("hop.yaml", RUN_FILE)
+    result = shell.hop("run", "hop.yaml")
     assert (result.code, result.text.count("42")) == (0, 2), result.stderr_text
     run = shell.hop("info", "last", "--json").json
     assert run["spec"]["environment"]["packages"]["probe"] == "1.5"
+    assert run["spec"]["roles"][0]["image"] == IMAGE
     fork = shell.hop("fork", "last")  # from the recorded lock
     assert (fork.code, fork.text.count("42")) == (0, 2), fork.stderr_text
     assert len(built_images(podman.api, Path(shell.environment["HOPYARD_HOME"]))) == 1
 
 
-@pytest.mark.usefixtures("wheels")
+@pytest.mark.usefixtures("server_settings")
 def test_killed_build_leaves_nothing(shell: Shell, podman: Podman) -> None:
     home = Path(shell.environment["HOPYARD_HOME"])
     before = built_images(podman.api, home)
     _write_blocked_package(shell.folder / "blocked-1.tar.gz")
     shell.write("requirements.txt", "./blocked-1.tar.gz\n")
-    name = shell.detach(*USE, "--", "python", "-c", "1")
+    name = shell.detach("--requirements", "requirements.txt", "--container", "--", "python", "-c", "1")
     wait_until(lambda: bool(podman.containers()))
     (container,) = podman.containers()
     run = shell.hop("info", name, "--json").json

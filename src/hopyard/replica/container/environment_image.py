@@ -184,6 +184,7 @@ class EnvironmentImages:
                 activity=f"the requirements cannot be installed in image {base}",
                 commit=f"{IMAGE_NAME}:{key}",
             )
+            self._marker(key).touch()
         self._evict(key)
 
     def _exists(self, key: str) -> bool:

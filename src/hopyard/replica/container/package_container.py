@@ -23,7 +23,6 @@ from hopyard.container_engine.container_labels import (
     remove_containers,
 )
 from hopyard.container_engine.engine_api import EngineApi
-from hopyard.domain.run_environment import container_variables
 from hopyard.private_files import make_folder, read_below, remove_tree, write_atomically
 from hopyard.replica.container.container_image import ContainerImage
 from hopyard.replica.container.container_settings import ContainerMounts
@@ -50,9 +49,12 @@ cat <&3 | "$@" --python "$(command -v python3)"
 """
 # uv prefers the versions that its output file names already
 _INSTALLED = """
+import re
 from importlib.metadata import distributions
 for found in distributions():
-    print(f"{found.metadata['Name']}=={found.version}")
+    line = f"{found.metadata['Name']}=={found.version}"
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9]+([.][0-9]+)*((a|b|rc)[0-9]+)?([.]post[0-9]+)?", line):
+        print(line)
 """
 
 
@@ -98,8 +100,8 @@ class PackageContainer:
 
         def run(command: Sequence[str], *, env: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
             nonlocal output
-            variables = {name: env[name] for name in (*settings, *secrets)}
-            variables |= container_variables(os.environ, ())
+            proxies = [name for name in env if name.lower().endswith("_proxy")]
+            variables = {name: env[name] for name in (*settings, *secrets, *proxies)}
             variables["HOPYARD_PREFER"] = _INSTALLED if prefers_installed else "0"
             mounts = {_UV: Path(command[0]).resolve(), **links}
             code, output = self._run([str(_UV), *command[1:]], files, variables, mounts, commit)
