@@ -102,7 +102,7 @@ class EnvironmentImages:
             with ExitStack() as use:
                 use.enter_context(_locked(self.root / f"{key}.use", fcntl.LOCK_SH))
                 if self._exists(key):
-                    self._marker(key).touch()
+                    write_atomically(self._marker(key), b"")
                     stack.enter_context(use.pop_all())
                     break
         for digest in (environment.requirements, Digest(blake3(lock).hexdigest())):
@@ -184,7 +184,7 @@ class EnvironmentImages:
                 activity=f"the requirements cannot be installed in image {base}",
                 commit=f"{IMAGE_NAME}:{key}",
             )
-            self._marker(key).touch()
+            write_atomically(self._marker(key), b"")
         self._evict(key)
 
     def _exists(self, key: str) -> bool:
