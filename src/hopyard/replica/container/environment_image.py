@@ -1,7 +1,7 @@
 """Images with the packages of requirements, each built once from a base image and kept by the engine.
 
 The requirements are resolved once per base image. The lock's content and the base image are the key of the
-built image; the base image's id stands for its Python version and platform, too. Images are built in
+built image; the base image's id covers its Python version and platform, too. Images are built in
 containers (`package_container`), where code of packages may run.
 """
 
