@@ -20,13 +20,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uv
 
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.errors import ContainerError
 
 IMAGE = "hopyard-test/python:1"
 _PYTHON = Path("/usr/bin/python3")
-_PROGRAMS = ("dash", "cat", "sleep", "env", "id", "ls")
+_PROGRAMS = ("dash", "cat", "sleep", "env", "id", "ls", "rm")
 _LEFT_OUT = re.compile(r"/(test|__pycache__|idlelib|lib2to3|ensurepip|turtledemo|tkinter|config-[^/]*)(/|$)")
 _CONFIG = """[containers]
 default_ulimits=["nofile=1024:1024","nproc=1000:1000"]
@@ -124,7 +125,8 @@ def _write_image(archive: Path) -> None:
     library = Path("/usr/lib") / python.name
     programs = [python, *(Path(shutil.which(name) or name).resolve() for name in _PROGRAMS)]
     files = {Path("/usr/bin") / path.name: path for path in programs}
-    for binary in [*programs, *(library / "lib-dynload").glob("*.so")]:
+    # uv is mounted when an image is built
+    for binary in [*programs, Path(uv.find_uv_bin()), *(library / "lib-dynload").glob("*.so")]:
         listed = subprocess.run(["ldd", binary], capture_output=True, text=True, check=False).stdout
         for name in re.findall(r"(/\S+) \(0x", listed):
             target = Path(name) if name.startswith("/usr") else Path(f"/usr{name}")

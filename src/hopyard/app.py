@@ -337,6 +337,7 @@ async def serve(
             # an earlier holder has certainly ended, since this process holds the lock of the home
             holder=f"{socket.gethostname()} {home_id}",
             check_targets=settings.notifications.check,
+            base_image=settings.containers.base_image,
         )
         exit_stack.push_async_callback(services.tokens.close)
         exit_stack.push_async_callback(services.ingest.flush_all)

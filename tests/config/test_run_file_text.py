@@ -110,8 +110,9 @@ def requests(draw: st.DrawFn) -> RunRequest:
     datasets = draw(st.lists(NAMES, max_size=2, unique=True))
     names = draw(st.sampled_from([("worker",), ("worker", "ps")]))
     image = draw(st.sampled_from(["", "lab:5000/train:2"])) if len(names) == 1 else ""
+    run_roles = tuple(draw(roles(name=name, image=image)) for name in names)
     return RunRequest(
-        roles=tuple(draw(roles(name=name, image=image)) for name in names),
+        roles=run_roles,
         project=draw(NAMES),
         label=draw(st.just("") | NAMES),
         datasets=tuple(
@@ -143,6 +144,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         resume_arguments=tuple(draw(st.sampled_from([[], ["--resume {checkpoint}", "-p a=b"]]))),
         ports=draw(st.sampled_from([{}, {"80": 80}, {"web": 80, "81": 81}])),
         preflight=draw(st.sampled_from(["", "off", "full"])),
+        container=draw(st.booleans()) and all(role.launcher != "mpi" for role in run_roles),
         evaluator=draw(st.none() | st.builds(EvaluatorRequest, roles(name="judge"), st.booleans())),
         on_end=draw(
             st.sampled_from([(), (NotifyTarget("lab"), NotifyTarget("a@b.org", (NotifyOn.FAILED,)))])
@@ -180,7 +182,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
         resume_arguments=("--resume {checkpoint}",), idle_s=60.0, retention=RetentionRule(last=2),
-        evaluator=EvaluatorRequest(role), preflight="full",
+        evaluator=EvaluatorRequest(role), preflight="full", container=True,
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))

@@ -30,6 +30,7 @@ def test_file_with_all_keys(tmp_path: Path) -> None:
         "'http://hop2.example.org:8765/', limits: {connections: 100, header_timeout: 5s, body_memory: "
         "1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\n"
         "quotas: {storage_per_user: 500G, processes_per_replica: 100}\n"
+        "containers: {base_image: 'lab:5000/python:3.11'}\n"
     )
     settings = read_settings(file)
     assert settings.node == NodeSettings(
@@ -47,6 +48,7 @@ def test_file_with_all_keys(tmp_path: Path) -> None:
         ),
     )
     assert settings.quotas == QuotaSettings(500 * 2**30, 100)
+    assert settings.containers.base_image == "lab:5000/python:3.11"
     assert (settings.server.port, settings.retention.checkpoints, settings.scheduler.preempt_grace_s) == (
         8765,
         0,

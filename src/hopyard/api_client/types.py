@@ -437,8 +437,10 @@ class Environment(TypedDict):
     packages that are installed editable, by name. A path relative to the code is imported from the packed
     code. An absolute path, with `@` and the commit if known, is outside of it. folder: the packed folder
     on the submitter's machine, "" if no package needs it. links: the absolute target of each link of the
-    code that leads out of it, by path; the code does not hold them."""
+    code that leads out of it, by path; the code does not hold them. container: the requirements are
+    installed into images that are built from the images of the roles."""
 
+    container: NotRequired[bool]
     editable: NotRequired[dict[str, str]]
     folder: NotRequired[str]
     interpreter: NotRequired[str]
@@ -450,6 +452,7 @@ class Environment(TypedDict):
 
 
 class EnvironmentIn(TypedDict):
+    container: NotRequired[bool]
     editable: NotRequired[Mapping[str, str]]
     folder: NotRequired[str]
     interpreter: NotRequired[str]

@@ -364,6 +364,11 @@ image_option = click.option(
     metavar="REF",
     help="Run each replica in a container of this image, through Docker or Podman.",
 )
+container_option = click.option(
+    "--container",
+    is_flag=True,
+    help="Run in a container of an image with the --requirements, built once from --image.",
+)
 requirements_option = click.option(
     "--requirements",
     type=REQUIREMENTS_PATH,
@@ -393,6 +398,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
         idle_option,
         requirements_option,
         image_option,
+        container_option,
         python_option,
         env_option,
         secret_option,

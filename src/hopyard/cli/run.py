@@ -10,6 +10,7 @@ import click
 
 from hopyard.cli.options import (
     checkpoints_option,
+    container_option,
     datasets_option,
     detach_option,
     env_option,
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
 @where_option
 @requirements_option
 @image_option
+@container_option
 @python_option
 @queue_option
 @priority_option

@@ -56,7 +56,7 @@ def build_environment(
     with their scripts. files: receives the archives of the code that the requirements install. Raises
     SpecError.
     """
-    if any(role.image for role in request.roles):
+    if not request.container and any(role.image for role in request.roles):
         return {"interpreter": ""}
     required: EnvironmentFile | None = None
     name = ""
@@ -76,6 +76,11 @@ def build_environment(
         name, required = _script_environment(scripts, folder)
         if required is not None:
             notify(f"the environment is built from the inline metadata of {name}")
+    if required is None and request.container:
+        raise SpecError(
+            "--container: no requirements are given",
+            hints=("add --requirements FILE; --image alone uses the packages of the image",),
+        )
     if required is None:
         interpreter = interpreter or caller_interpreter(os.environ)
         oldest = MIN_STUDY_PYTHON if is_study else MIN_SCRIPT_PYTHON
@@ -90,6 +95,8 @@ def build_environment(
         "requirements": add_blob(data, extras),
         "python": request.python or ("" if interpreter else required.python or pinned_version(folder)),
     }
+    if request.container:  # its Python is that of the image
+        environment["python"], environment["container"] = "", True
     if required.sources:
         environment["editable"] = dict(required.sources)
     return environment
@@ -124,7 +131,14 @@ def changed_metadata(
             check_version(python, required.requires_python, name=name)
         except SpecError:  # the version of the run's `--python`, which the new script excludes
             python = required.python
-    return name, {"interpreter": "", "requirements": add_blob(data, extras), "python": python}
+    environment: api.EnvironmentIn = {
+        "interpreter": "",
+        "requirements": add_blob(data, extras),
+        "python": python,
+    }
+    if recorded.get("container"):
+        environment["python"], environment["container"] = "", True
+    return name, environment
 
 
 def interpreter_environment(

@@ -147,6 +147,8 @@ def apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
         changes["tags"] = {**base.tags, **pairs.parse_tags(options["tags"])}
     if options.get("requirements") is not None:
         changes["requirements"] = options["requirements"]
+    if options.get("container"):
+        changes["container"] = True
     python = options.get("python")
     if python and "/" not in python:
         if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,5}){0,2}", python):
@@ -161,18 +163,25 @@ def apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
             f"--python: version {changed.python} needs requirements",
             hints=("add --requirements FILE, or give the path of an interpreter",),
         )
-    if any(role.image for role in changed.roles):
+    if changed.container or any(role.image for role in changed.roles):
         _check_image_options(changed, python)
     return changed
 
 
 def _check_image_options(request: RunRequest, python: str | None) -> None:
     """Raises SpecError for an option about the environment, which is that of the image."""
-    option = "--requirements" if request.requirements is not None else "--python"
-    if request.requirements is not None or python or request.interpreter or request.python:
+    if request.requirements is not None and not request.container:
         raise SpecError(
-            f"{option}: the packages of a container are those of its image",
-            hints=(f"remove {option}, and use an image that has the packages",),
+            "--requirements: the packages of a container are those of its image",
+            hints=(
+                "add --container to build an image with them, or remove --requirements and use an image "
+                "that has the packages",
+            ),
+        )
+    if python or request.interpreter or request.python:
+        raise SpecError(
+            "--python: the Python of a container is that of its image",
+            hints=("remove --python, and use an image with the version: --image python:3.12-slim",),
         )
 
 

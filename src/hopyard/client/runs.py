@@ -205,6 +205,7 @@ def submit(
     time_limit: float | str | None = None,
     requirements: Path | str | None = None,
     image: str | None = None,
+    container: bool = False,
     python: str | None = None,
     project: str | None = None,
     start_from: str | None = None,
@@ -245,6 +246,7 @@ def submit(
         "time": _option_text(time_limit),
         "requirements": None if requirements is None else here / requirements,
         "image": image,
+        "container": container,
         "python": python,
         "project": project,
     }

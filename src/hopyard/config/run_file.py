@@ -12,6 +12,7 @@ secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the va
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
 # image: python:3.12-slim       # instead of requirements: each replica runs in a container
+# container: true               # with requirements: in a container of an image that has them
 ports: [8888]                   # or {web: 8888}: at which the scripts serve
 restart: never                  # of roles without their own
 on_end: [lab, {to: alice@lab.org, when: [failed]}]       # is notified of the end, and of alerts
@@ -66,7 +67,7 @@ from hopyard.config.run_request import (
     parse_stream_limit,
 )
 from hopyard.config.schemas.runs import SpecIn
-from hopyard.config.section_values import read_field, read_name, read_param
+from hopyard.config.section_values import read_field, read_flag, read_name, read_param
 from hopyard.config.spec_keys import check_file_spec
 from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
 from hopyard.domain.checkpoint_retention import RetentionRule, parse_retention, read_retention
@@ -111,7 +112,7 @@ RUN_KEYS = (
     "keep",
     "preflight",
 )
-TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "image", "evaluator", "roles")
+TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "image", "container", "evaluator", "roles")
 
 
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:
@@ -119,8 +120,11 @@ def read_run_file(file: Path, *, folder: Path) -> RunRequest:
     file does not. Raises SpecError."""
     top = read_yaml(file).check_keys(*TOP_KEYS)
     request = read_request(top, read_roles(top), base=file.parent, folder=folder)
-    request = replace(request, evaluator=read_evaluator(top))
-    check_file_spec(top, request.spec(code=None, git=None, environment={"python": request.python}))
+    request = replace(
+        request, evaluator=read_evaluator(top), container=read_flag(top, "container", default=False)
+    )
+    environment = {"python": request.python, "container": request.container}
+    check_file_spec(top, request.spec(code=None, git=None, environment=environment))
     return request
 
 

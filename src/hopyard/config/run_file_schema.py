@@ -313,6 +313,7 @@ _PROPERTIES: dict[str, Schema] = {
     "metric_lines": _list("Lines of the output with metrics: step {step}: loss {loss}.", _PATTERN),
     "launcher": _LAUNCHER,
     "image": {**_IMAGE, "description": "Image of the roles without their own."},
+    "container": _flag("true: the requirements are installed into an image built from that of each role."),
     "roles": {
         "description": "The kinds of replicas of the gang.",
         "type": "array",

@@ -42,6 +42,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "metric_lines": list(request.metric_lines),
         "ports": _port_values(request.ports),
         "launcher": _common_launcher(request.roles),
+        "container": request.container or None,
         "on_end": [_target_value(target) for target in request.on_end],
         "resume_args": list(request.resume_arguments),
         "keep": "" if request.retention is None else format_retention(request.retention),

@@ -125,7 +125,8 @@ class RunRequest:
     """The request of a run. requirements: a file to build the environment from. python: a version, for that.
     interpreter: the absolute path of the Python to use; "" leaves it to the client.
 
-    params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
+    container: the requirements are installed into an image, from the image of each role or the server's base
+    image. params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
     param_texts: as typed, the values of parameters that are not texts.
     queue, priority: None takes the defaults of the server's tree of queues. preflight: a value of
     `domain.preflight.Preflight`; "" is the default.
@@ -164,6 +165,7 @@ class RunRequest:
     retention: RetentionRule | None = None
     evaluator: EvaluatorRequest | None = None
     preflight: str = ""
+    container: bool = False
 
     def evaluation_of(self, run: str, *, newest: bool = False) -> RunRequest:
         """Returns the request of the evaluator, with the code, data and environment of this request. run: the

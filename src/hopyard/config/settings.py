@@ -9,6 +9,7 @@ server: {port: 8765, hosts: [hop.example.org], url: http://hop2.example.org:8765
 retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
 runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_media: 1G, namespaces: true}
+containers: {base_image: "python:3.12-slim"}
 quotas: {storage_per_user: 500G, processes_per_replica: 16384}
 notifications: {targets: {lab: {webhook: https://hooks.slack.com/services/T0/B0/x}}}
 database: postgresql://hopyard@db.example/hopyard
@@ -32,12 +33,14 @@ from hopyard.config.server_limits import LimitSettings, read_limits
 from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
+from hopyard.domain.image_reference import check_image
 from hopyard.domain.media import MAX_MEDIA_BYTES
 
 # The largest amounts that are accepted for one machine.
 _MAX_CPU_MILLI, _MAX_MEMORY_BYTES, _MAX_GPUS, _MAX_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
+BASE_IMAGE = "python:3.12-slim"
 MAX_OUTPUT_BYTES, MAX_METRICS_BYTES = 2**30, 2**28
 _MAX_GRACE_S = 24 * 3600.0  # the preemptor waits that long
 
@@ -106,6 +109,13 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """base_image: to which requirements are added for runs in containers that name no image."""
+
+    base_image: str = BASE_IMAGE
+
+
+@dataclass(frozen=True, slots=True)
 class HomeSettings:
     """nodes: the parts of this machine, where each is a node of its own; `node` is then empty. runs: what
     every run gets. database: the address of a PostgreSQL database; None for the SQLite file of
@@ -120,6 +130,7 @@ class HomeSettings:
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     nodes: tuple[NodeSettings, ...] = ()
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
+    containers: ContainerSettings = field(default_factory=ContainerSettings)
 
 
 def read_settings(file: Path) -> HomeSettings:
@@ -140,6 +151,7 @@ def read_settings(file: Path) -> HomeSettings:
         read_quotas(top.section("quotas")),
         _read_nodes(top),
         read_notifications(top.section("notifications")),
+        _read_containers(top.section("containers")),
     )
 
 
@@ -151,6 +163,7 @@ _SECTION_KEYS: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("preempt_grace",),
     "runs": ("pass_environment", "max_output", "max_metrics", "max_media", "namespaces"),
     "quotas": QUOTA_KEYS,
+    "containers": ("base_image",),
 }
 
 
@@ -327,6 +340,13 @@ def _read_runs(section: YamlSection) -> RunSettings:
         _read_limit(section, "max_media", MAX_MEDIA_BYTES),
         namespaces,
     )
+
+
+def _read_containers(section: YamlSection) -> ContainerSettings:
+    text = section.check_keys(*_SECTION_KEYS["containers"]).text("base_image")
+    if not text:
+        return ContainerSettings()
+    return ContainerSettings(section.parsed("base_image", lambda: check_image(text, what="base_image")))
 
 
 def _read_limit(section: YamlSection, key: str, default: int) -> int:

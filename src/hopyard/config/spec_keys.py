@@ -53,8 +53,8 @@ def run_keys(spec: Mapping[str, Any], path: list[str]) -> list[str]:
     match first, rest:
         case "roles", [index, *field] if index.isdecimal():
             return ["roles", index, *role_keys(spec["roles"][int(index)], field)]
-        case "environment", ["python", *_]:
-            return ["python"]
+        case "environment", [("python" | "container") as key, *_]:
+            return [key]
         case (("datasets" | "secrets"), [index, *_]):
             return [first, index]
     return _joined([_RUN_KEYS.get(first, first), *rest])

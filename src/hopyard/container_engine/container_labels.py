@@ -14,6 +14,11 @@ from hopyard.errors import ContainerError
 HOME_LABEL, ATTEMPT_LABEL, RANK_LABEL = "hopyard.home", "hopyard.attempt", "hopyard.rank"
 _NAME_DIGITS = 8  # of the label of the home
 _ABSENT = 404
+# Of images that are built, with the home and the attempt that built each, and of the containers in which they
+# are built. Containers of an image inherit its labels, so these must not be those above.
+IMAGE_LABEL, BUILD_LABEL = "hopyard.image", "hopyard.build"
+IMAGE_NAME = "hopyard/env"
+_BUILD_PREFIX = "hopyard-build-"
 
 
 def home_tag(home: Path | str) -> str:
@@ -32,6 +37,11 @@ def network_name(home: Path | str, attempt: str) -> str:
     return f"hopyard-{home_tag(home)[:_NAME_DIGITS]}-{attempt}"
 
 
+def build_container_name(home: Path | str, attempt: str, rank: int) -> str:
+    """Returns the name of the container in which a replica installs packages."""
+    return f"{_BUILD_PREFIX}{home_tag(home)[:_NAME_DIGITS]}-{attempt}-{rank}"
+
+
 def remove_container(api: EngineApi, name: str) -> bool:
     """Ends and removes a container. An absent one is no error. Returns whether it is gone."""
     return _remove(api, f"/containers/{name}", force=True, v=True)
@@ -48,11 +58,12 @@ def _remove(api: EngineApi, path: str, **query: bool) -> bool:
 def remove_unknown_containers(
     api: EngineApi, home: Path, list_known: Callable[[], Collection[str]]
 ) -> tuple[list[str], bool]:
-    """Removes the containers and networks of this home of attempts that `list_known` does not return. Returns
-    these attempts, and whether nothing of them is left. Raises ContainerError."""
+    """Removes the containers, networks and builds of this home of attempts that `list_known` does not return.
+    Returns these attempts, and whether nothing of them is left. Raises ContainerError."""
     filters = {"label": [f"{HOME_LABEL}={home_tag(home)}"]}
     containers = api.get("/containers/json", all=True, filters=filters) or ()
     networks = api.get("/networks", filters=filters) or ()
+    builds = api.get("/containers/json", all=True, filters=_of_images(home)) or ()
     known = list_known()  # last: an attempt is known before it has a container
     unknown: dict[str, None] = {}
     is_gone: list[bool] = []
@@ -64,8 +75,28 @@ def remove_unknown_containers(
         if (attempt := _attempt(values)) not in known:
             unknown[attempt] = None
             is_gone.append(_remove(api, f"/networks/{values['Id']}"))
+    for values in builds:
+        attempt = str(values["Labels"].get(BUILD_LABEL, ""))
+        names = [str(name).lstrip("/") for name in values["Names"]]
+        if attempt not in known and any(name.startswith(_BUILD_PREFIX) for name in names):
+            unknown[attempt] = None
+            is_gone.append(remove_container(api, values["Id"]))
     return list(unknown), all(is_gone)
 
 
 def _attempt(values: Mapping[str, Any]) -> str:
     return str((values.get("Labels") or {}).get(ATTEMPT_LABEL, ""))
+
+
+def built_images(api: EngineApi, home: Path) -> list[str]:
+    """Returns the tags of the images that were built for this home, without `IMAGE_NAME`. Raises
+    ContainerError."""
+    tags: list[str] = []
+    for values in api.get("/images/json", filters=_of_images(home)) or ():
+        names = [str(name).rpartition(":") for name in values.get("RepoTags") or ()]
+        tags += [tag for name, _, tag in names if name.endswith(IMAGE_NAME)]
+    return tags
+
+
+def _of_images(home: Path) -> dict[str, list[str]]:
+    return {"label": [f"{IMAGE_LABEL}={home_tag(home)}"]}

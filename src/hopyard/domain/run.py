@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
@@ -153,6 +153,7 @@ class Environment:
     relative to the code is imported from the packed code. An absolute path, with `@` and the commit if known,
     is outside of it. folder: the packed folder on the submitter's machine, "" if no package needs it. links:
     the absolute target of each link of the code that leads out of it, by path; the code does not hold them.
+    container: the requirements are installed into images that are built from the images of the roles.
     """
 
     interpreter: str = ""
@@ -163,6 +164,7 @@ class Environment:
     editable: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
+    container: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,14 @@ class RunSpec:
     @property
     def has_image(self) -> bool:
         """Whether its replicas run in containers."""
-        return any(role.image for role in self.roles)
+        return self.environment.container or any(role.image for role in self.roles)
+
+    def with_base_image(self, image: str) -> RunSpec:
+        """Returns the spec with this image for roles without their own, if its replicas run in containers of
+        built images."""
+        if not self.environment.container:
+            return self
+        return replace(self, roles=tuple(replace(role, image=role.image or image) for role in self.roles))
 
     @property
     def has_launcher(self) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -220,7 +221,7 @@ class RunPreparation:
     def _interpreter(self) -> PythonInterpreter:
         launch = self.spec.launch
         if launch.image:
-            return PythonInterpreter(IMAGE_PYTHON)
+            return self._image_python()
         environments = Environments(
             Home(Path(self.spec.node.home)).envs,
             self._blob,
@@ -231,7 +232,49 @@ class RunPreparation:
             user=launch.run_name.partition("/")[0],
             view=home_view(self.spec, self.folder),
         )
-        interpreter = environments.prepare(launch.environment, self.stack, cwd=self.folder.work)
+        return self._recorded(environments.prepare(launch.environment, self.stack, cwd=self.folder.work))
+
+    def _image_python(self) -> PythonInterpreter:
+        """Returns the interpreter of the image, which is built first if the run requests it."""
+        launch = self.spec.launch
+        if not launch.environment.container:
+            return PythonInterpreter(IMAGE_PYTHON)
+        # late: few runs have containers
+        from hopyard.replica.container.environment_image import EnvironmentImages
+        from hopyard.replica.container.package_container import PackageContainer
+        from hopyard.replica.container.replica_container import checked, connect_engine
+
+        home, api = Home(Path(self.spec.node.home)), connect_engine().api
+        images = EnvironmentImages(
+            api,
+            home.root,
+            home.envs,
+            self._blob,
+            self.log,
+            partial(
+                PackageContainer,
+                api,
+                home=home.root,
+                folder=self.folder.root / "image",
+                code=self.folder.work,
+                attempt=launch.attempt,
+                rank=launch.rank,
+            ),
+            self._record_cache_key,
+            secrets=launch.secrets,
+            user=launch.run_name.partition("/")[0],
+        )
+        built = checked(
+            lambda: images.prepare(launch.environment, launch.image, self.stack, cwd=self.folder.work),
+            self.spec,
+        )
+        return self._recorded(
+            PythonInterpreter(IMAGE_PYTHON, lock=built.lock, resolved=built.resolved, image=built.reference)
+        )
+
+    def _recorded(self, interpreter: PythonInterpreter) -> PythonInterpreter:
+        """Sends a new lock to the server, once per gang."""
+        launch = self.spec.launch
         if interpreter.resolved and interpreter.lock is not None and launch.rank == 0:
             lock = interpreter.lock
             self._call_with_retry(lambda: self._report_lock(lock))

@@ -37,7 +37,8 @@ class ProcessLauncher:
         from hopyard.replica.container.replica_container import ReplicaContainer  # late: most runs have none
 
         trees, restore = prepared.datasets, prepared.restore
-        container = ReplicaContainer(spec, gang, trees=trees, restore=restore, report=report)
+        image = prepared.interpreter.image or spec.launch.image
+        container = ReplicaContainer(spec, gang, image, trees=trees, restore=restore, report=report)
         return cls(spec, prepared.interpreter.path, container)
 
     @property

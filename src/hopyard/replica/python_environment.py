@@ -44,7 +44,7 @@ from hopyard.replica.local_sources import (
 )
 from hopyard.replica.mount_namespace import MountView, apply_view, detect_isolation_mode
 from hopyard.replica.package_installer import index_settings, run_uv, split_passwords
-from hopyard.replica.requirement_text import has_hashes, hash_lock, split_constraints
+from hopyard.replica.requirement_text import NO_INDEX, has_hashes, hash_lock, split_constraints
 
 # Copies, so that an environment shares no files with uv's cache and other environments.
 _UV_COPY_OPTIONS = ("--link-mode", "copy")
@@ -57,7 +57,6 @@ _SECRET = "HOPYARD_SECRET_"
 _READY_FILE, _LOCKS_DIR = ".ready", "locks"
 _LOCK_FORMAT = 2  # of stored locks
 _RELEASE = re.compile(r"3\.(\d+)\.(\d+)")  # the folder of a version of pyenv
-_NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,14 @@ class PythonInterpreter:
 
     path: absolute, not resolved (a virtual environment is identified by the path of its link). virtual_env:
     set for an environment that was built. lock: the pinned requirements as bytes, None without requirements.
-    resolved: whether the lock is new, not from the spec.
+    resolved: whether the lock is new, not from the spec. image: that was built, in which `path` is.
     """
 
     path: str
     virtual_env: Path | None = None
     lock: bytes | None = None
     resolved: bool = False
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Environments:
                 lock = strip_credentials(resolved.decode(errors="surrogateescape"))
                 reject_local_requirements(lock)
                 # uv has no option to emit it; without it, packages would be requested from the default index
-                if _NO_INDEX.search(text):
+                if NO_INDEX.search(text):
                     lock = f"--no-index\n{lock}"
                 write_atomically(lock_file, lock.encode(errors="surrogateescape"))
         return lock_file.read_bytes()

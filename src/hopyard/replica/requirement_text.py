@@ -6,6 +6,7 @@ import os
 import re
 
 CONSTRAINT_MARK = b"#:constraint "  # begins a line with a constraint
+NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
 _HASHES = re.compile(rb"^(?!#).*\s--hash[=\s]|^--require-hashes\b", re.MULTILINE)
 _REQUIREMENT = re.compile(rb"^[A-Za-z0-9]")
 _ARCHIVE = re.compile(rb"^(\./[^\s;\[]+\.(?:whl|zip|tgz|tar\.gz|tar\.bz2|tar\.xz))(?![^\s;\[])", re.MULTILINE)

@@ -88,6 +88,7 @@ async def build_services(
     keys: SigningKeys | None = None,
     server_key: str = "",
     check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None,
+    base_image: str = "",
 ) -> Services:
     """Returns the services.
 
@@ -205,6 +206,7 @@ async def build_services(
         prove=prove,
         server_key=server_key,
         check_targets=check_targets,
+        base_image=base_image,
         wake=engine.wake if isinstance(engine, ReplicaNotifier) else wake_nothing,
         work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
         connect_port=engine.connect_port if isinstance(engine, ConnectsPorts) else refuse_port,

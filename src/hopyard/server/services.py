@@ -73,7 +73,8 @@ class Services:
     working folders of an attempt on this machine by rank; none for an engine that has none here. wake: makes
     the replicas of an attempt sync now, if the engine can. connect_port: as of `ConnectsPorts`.
     check_targets: raises SpecError for a target of notifications that the server cannot notify.
-    connect_console: as of `ConnectsConsoles`. connections, token_connections: to ports and consoles.
+    connect_console: as of `ConnectsConsoles`. base_image: of containers of a run that names no image.
+    connections, token_connections: to ports and consoles.
     """
 
     runs: RunStore
@@ -120,6 +121,7 @@ class Services:
     connections: RunConnections = field(default_factory=lambda: RunConnections(lambda: datetime.now(UTC)))
     check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None
     connect_console: ConnectConsole = refuse_console
+    base_image: str = ""
 
     async def latest_metrics(self, run: RunId) -> Mapping[str, tuple[int, float]]:
         """Returns the newest points of a run, also those that are only in memory."""

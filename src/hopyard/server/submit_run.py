@@ -56,6 +56,7 @@ async def submit_run(
     Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, QuotaExceeded,
     Conflict (another run has the ID).
     """
+    spec = spec.with_base_image(services.base_image)
     check_spec(spec)
     now = submitted_at or services.now()
     new_id = check_run_id(run_id) if run_id is not None else new_run_id(now, _RANDOM.randbytes(7))

@@ -228,9 +228,8 @@ def test_missing_image_and_options_of_the_node_are_errors(shell: Shell) -> None:
     )
     shell.write("requirements.txt", "six\n")
     wrong = shell.hop("run", *SMALL, "--requirements", "requirements.txt", "--", "python", "-c", "1")
-    assert (wrong.code, "the packages of a container are those of its image" in wrong.stderr_text) == (
-        2,
-        True,
-    )
+    assert (wrong.code, "hint: add --container to build an image" in wrong.stderr_text) == (2, True)
+    packages = shell.hop("run", *SMALL, "--container", "--", "python", "-c", "1")
+    assert (packages.code, "--container: no requirements are given" in packages.stderr_text) == (2, True)
     path = shell.hop("run", "--image", "../../etc", "--", "python", "-c", "1")
     assert (path.code, "is not the name of an image" in path.stderr_text) == (2, True)

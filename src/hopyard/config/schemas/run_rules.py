@@ -64,16 +64,25 @@ def check_spec(spec: RunSpec) -> None:
             "roles: each role is a service or not essential",
             hints=("remove `service: true` from the role that does the work: services end after it",),
         )
-    if spec.has_image and not all(role.image for role in spec.roles):
+    environment = spec.environment
+    if spec.has_image and not environment.container and not all(role.image for role in spec.roles):
         index = next(i for i, role in enumerate(spec.roles) if not role.image)
         raise SpecError(
             f"roles.{index}.image: this role has no image, and another role has one",
             hints=("give each role an image: only containers of one network can reach each other",),
         )
-    if spec.has_image and spec.environment.requirements is not None:
+    if spec.has_image and environment.requirements is not None and not environment.container:
         raise SpecError(
             "environment.requirements: the packages of a container are those of its image",
-            hints=("remove `requirements`, and use an image that has the packages",),
+            hints=(
+                "set `container` to build an image with them, or remove `requirements` and use an image "
+                "that has the packages",
+            ),
+        )
+    if environment.container and (environment.python or environment.interpreter):
+        raise SpecError(
+            "environment.container: the Python of a container is that of its base image",
+            hints=("remove `python` and `interpreter`, and use an image with the version",),
         )
     if spec.has_image and spec.study is not None:
         raise SpecError(

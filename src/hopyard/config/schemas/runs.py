@@ -171,6 +171,7 @@ class EnvironmentIn(RequestModel):
     editable: Annotated[dict[Key, LongText], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
     folder: Annotated[str, Meta(pattern=full_match(f"(/[^{CONTROLS}]*)?"), max_length=4096)] = ""
     links: Annotated[dict[LongText, LinkTarget], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
+    container: bool = False
 
 
 class ScriptOptionIn(RequestModel):

@@ -69,14 +69,15 @@ class ContainerCgroups(ReplicaCgroups):
 class ReplicaContainer:
     """The container of one replica. The methods raise PrepareFailed.
 
-    report: receives what takes long. restore: the tree of the checkpoint, if there is one. trees: of the
-    datasets, by name.
+    image: runs in place of that of the spec. report: receives what takes long. restore: the tree of the
+    checkpoint, if there is one. trees: of the datasets, by name.
     """
 
     def __init__(
         self,
         spec: ReplicaSpec,
         gang: GangFolder,
+        image: str,
         *,
         trees: Mapping[str, Path],
         restore: Path | None,
@@ -85,11 +86,9 @@ class ReplicaContainer:
         self._spec, self._gang, self._trees, self._restore = spec, gang, trees, restore
         self._report = report
         self._name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
-        self._engine: ContainerEngine = _connect()
+        self._engine: ContainerEngine = connect_engine()
         check_gpus(spec.node, self._engine.name)
-        self._image: ContainerImage = _checked(
-            lambda: find_image(self._engine.api, spec.launch.image, report), spec
-        )
+        self._image: ContainerImage = checked(lambda: find_image(self._engine.api, image, report), spec)
         self._channel: socket.socket | None = None
         self._received = b""
         self._end: dict[str, Any] = {}
@@ -106,7 +105,7 @@ class ReplicaContainer:
 
     def start(self, process: ProcessSpec) -> tuple[StartedProcess, ReplicaCgroups]:
         """Starts the command of `process` in a new container. The returned process represents it."""
-        return _checked(lambda: self._start(process), self._spec)
+        return checked(lambda: self._start(process), self._spec)
 
     def was_out_of_memory(self) -> bool:
         """Returns whether the kernel has killed processes of the container because of memory."""
@@ -247,7 +246,8 @@ def remove_leftover_container(spec: ReplicaSpec) -> None:
         remove_container(open_engine(timeout_s=_REMOVE_TIMEOUT_S).api, name)
 
 
-def _connect() -> ContainerEngine:
+def connect_engine() -> ContainerEngine:
+    """Returns the engine of this node. Raises PrepareFailed."""
     try:
         return open_engine()
     except ContainerError as error:
@@ -255,7 +255,7 @@ def _connect() -> ContainerEngine:
         raise PrepareFailed(f"{error.message}{hints}") from error
 
 
-def _checked(call: Callable[[], T], spec: ReplicaSpec) -> T:
+def checked(call: Callable[[], T], spec: ReplicaSpec) -> T:
     """Maps an error of the engine: one that blames the request fails the run, another one the attempt."""
     try:
         return call()
