@@ -31,8 +31,8 @@ _REFUSAL = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\
 
 
 def open_visdom_forward(launch: ReplicaLaunch, server: ServerConnection) -> VisdomForward | None:
-    """Returns the forwarding for a run whose user has a Visdom server. A container has a network of its own,
-    so it gets none."""
+    """Returns the forwarding for a run, if its user has a Visdom server. A container has a network of its
+    own, so it gets none."""
     if not launch.visdom or launch.image:
         return None
     try:

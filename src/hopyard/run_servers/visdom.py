@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.run_port import VISDOM_PATH, VISDOM_PORT
+from hopyard.private_files import write_atomically
 from hopyard.run_servers.private_socket import short_socket_path
 
 _SAVE_INTERVAL_S = 60.0  # after a change
 _MAX_REQUEST_BYTES = 1024**3  # that of Visdom's own program
-_FORWARDED_PATH = re.compile(rf"{VISDOM_PATH}[\w-]+(?=[/?]|$)")
+_FORWARDED_PATH = re.compile(rf"{VISDOM_PATH}[\w-]+(?=[/?]|\Z)")
 
 
 def main(arguments: Sequence[str]) -> int:  # noqa: ARG001
@@ -35,9 +36,9 @@ def main(arguments: Sequence[str]) -> int:  # noqa: ARG001
         print(f"error: visdom cannot be imported in {sys.prefix}: {error}", file=sys.stderr)
         print("hint: install `visdom` there, or name another interpreter with `--python`", file=sys.stderr)
         return 1
-    from hopyard.run_servers.visdom_scripts import VisdomScripts
+    from hopyard.run_servers.visdom_script_folder import VisdomScriptFolder
 
-    scripts = VisdomScripts()
+    scripts = VisdomScriptFolder()
     folder = Path(os.environ["HOPYARD_RUN_DIR"])
     if not any(folder.glob("*.json")):
         shutil.copytree(Path.cwd(), folder, dirs_exist_ok=True)
@@ -77,7 +78,7 @@ async def _serve(module: Any, scripts: Any, folder: Path) -> None:
 def _application(base: Any, folder: Path) -> Any:
     """Returns the application of Visdom. base: its class. folder: of the environments."""
 
-    class ForwardedApplication(base):  # type: ignore[misc]
+    class VisdomApp(base):  # type: ignore[misc]
         """Takes the path away in front of which the replica of a run has checked its secret."""
 
         has_changes = False
@@ -89,20 +90,16 @@ def _application(base: Any, folder: Path) -> Any:
             return super().find_handler(request, **options)
 
     # lazily loaded environments would be saved as `null`
-    return ForwardedApplication(port=VISDOM_PORT[1], env_path=str(folder), eager_data_loading=True)
+    return VisdomApp(port=VISDOM_PORT[1], env_path=str(folder), eager_data_loading=True)
 
 
 def save_environments(state: dict[str, Any], folder: Path) -> None:
     """Writes each environment as Visdom reads it at its start, whole or not at all."""
     for name, environment in list(state.items()):
-        path, scratch = folder / f"{name}.json", folder / f".{os.getpid()}.scratch"
         try:
-            scratch.write_text(json.dumps(environment))
-            scratch.replace(path)
+            write_atomically(folder / f"{name}.json", json.dumps(environment).encode())
         except (OSError, ValueError) as error:
             print(f"the environment {name!r} was not saved: {error}", file=sys.stderr, flush=True)
-            with suppress(OSError):
-                scratch.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

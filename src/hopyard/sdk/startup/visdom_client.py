@@ -1,4 +1,5 @@
-"""Connects `visdom.Visdom()` to the Visdom server of the run's user, whose address the replica has given."""
+"""Connects `visdom.Visdom()` to the Visdom server of the run's user, at the address that the replica
+has given."""
 
 from __future__ import annotations
 

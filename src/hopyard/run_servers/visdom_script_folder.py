@@ -20,7 +20,7 @@ _BUILT = "version.built"  # Visdom writes it after a download
 _NEEDED = ("jquery.min.js", "react-react.min.js", "react-dom.min.js", "plotly-plotly.min.js")
 
 
-class VisdomScripts:
+class VisdomScriptFolder:
     """folder: the static files that Visdom serves. They are those of the package if they are complete, or
     else a copy into which the missing ones are downloaded."""
 
