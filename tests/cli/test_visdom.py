@@ -200,3 +200,6 @@ def test_interpreter_without_visdom_is_refused(shell: Shell, tmp_path: Path) -> 
     bare = shell.hop("visdom", "--python", str(python))
     assert (bare.code, "visdom is not installed" in bare.stderr_text) == (2, True)
     assert "hint: echo 'setuptools<81'" in bare.stderr_text
+    for name in ("3.12", "", "no/such/python"):
+        refused = shell.hop("visdom", "--python", name)
+        assert (refused.code, "--python: " in refused.stderr_text) == (2, True)

@@ -41,12 +41,18 @@ def visdom(print_only: bool, no_browser: bool, as_json: bool, **options: Any) ->
     begins with the plots of the last one. The link is valid once, within a minute.
     """
     from hopyard.api_client.local_server import connect
-    from hopyard.client.build_run import apply_options, find_interpreter
+    from hopyard.client.build_run import apply_options
     from hopyard.client.run_files import is_ended
-    from hopyard.client.visdom_run import fetch_environments, find_visdom, list_visdom_runs, visdom_request
+    from hopyard.client.visdom_run import (
+        check_interpreter,
+        fetch_environments,
+        find_visdom,
+        list_visdom_runs,
+        visdom_request,
+    )
     from hopyard.config.run_request import parse_placement, parse_sizes
 
-    interpreter = options.pop("python")
+    interpreter = check_interpreter(options.pop("python"))
     request, sizes, placement = visdom_request(), parse_sizes(options), parse_placement(options)
     roles = tuple(replace(role, **sizes, **placement) for role in request.roles)
     request = replace(apply_options(request, options), roles=roles)
@@ -57,7 +63,7 @@ def visdom(print_only: bool, no_browser: bool, as_json: bool, **options: Any) ->
     if live is not None:
         print_message(f"run {live['name']} serves Visdom already; it keeps its options")
         return open_served(client, live, VISDOM_PORT[0], **page)
-    request = replace(request, interpreter=find_visdom(find_interpreter(interpreter)))
+    request = replace(request, interpreter=find_visdom(interpreter))
     with tempfile.TemporaryDirectory() as folder:
         fetch_environments(client, runs, Path(folder))
         return submit_server(request, Path(folder), VISDOM_PORT[0], **page)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
+from hopyard.client.build_run import find_interpreter
 from hopyard.client.interpreter import caller_interpreter, installed_packages
 from hopyard.client.run_files import fetch_run_files, is_ended, list_run_files
 from hopyard.config.run_request import RoleRequest, RunRequest
 from hopyard.domain.run_port import VISDOM_NAME, VISDOM_PORT
+from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
@@ -31,6 +33,17 @@ def visdom_request() -> RunRequest:
         label=VISDOM_NAME,
         ports=dict([VISDOM_PORT]),
     )
+
+
+def check_interpreter(python: str | None) -> str | None:
+    """Returns the interpreter that the option names, None without it. Raises SpecError."""
+    found = find_interpreter(python)
+    if python is not None and found is None:  # a version, as for `--requirements`
+        raise SpecError(
+            f"--python: `{escape(python)}` is not the path of an interpreter",
+            hints=("for example `--python .venv/bin/python`",),
+        )
+    return found
 
 
 def find_visdom(interpreter: str | None) -> str:
