@@ -42,6 +42,7 @@ _HARMLESS = {
     "notebook": ["none.ipynb"],
     "shell": ["no-such-run"],
     "tensorboard": ["none"],
+    "visdom": ["--python", "no/such/python"],
     "search run": ["--dry-run"],
     "search resume": ["--detach"],
     "reserve add": ["--dry-run"],

@@ -299,6 +299,7 @@ LISTINGS = [
         ("notebook", "{run}"),
         ("exec", "{run}", "true"),
         ("tensorboard", "nothing-like-it"),
+        ("visdom", "--python", "nothing-like-it"),
         ("repl", "{run}", "-c", "1"),
         ("shell", "{run}"),
         ("info", "nothing-like-it"),

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
 from hopyard.domain.access import Scope, Token
+from hopyard.domain.ids import AttemptId, RunId
 from hopyard.server.authentication import Caller
 from hopyard.server.token_connections import TokenConnections
 
@@ -23,17 +24,32 @@ def test_connections_end_with_their_token() -> None:
     revoked, short = _token("ann", "revoked"), _token("bob", "short", expires_at=NOW + timedelta(minutes=1))
     stored = [_token("ann", "kept"), revoked, short]
     aborted: list[str] = []
+    live = {AttemptId("r.1"), AttemptId("r.2")}
 
     async def list_tokens(user: str) -> Sequence[Token]:
         return [token for token in stored if token.user == user]
 
+    async def is_live(attempt: AttemptId) -> bool:
+        return attempt in live
+
     async def check() -> None:
         nonlocal now
-        connections = TokenConnections(list_tokens, now=lambda: now)
+        connections = TokenConnections(list_tokens, now=lambda: now, is_live_attempt=is_live)
 
         def opened(token: Token) -> AbstractContextManager[None]:
             return connections.opened(Caller(token.user, token=token.id), lambda: aborted.append(token.id))
 
+        def opened_by_run(attempt: str) -> AbstractContextManager[None]:
+            caller = Caller("run r", RunId("r"), AttemptId(attempt))
+            return connections.opened(caller, lambda: aborted.append(attempt))
+
+        with opened_by_run("r.1"), opened_by_run("r.2"):
+            await connections.abort_invalid()
+            assert aborted == [], "a run has no user's token"
+            live.remove(AttemptId("r.1"))
+            await connections.abort_invalid()
+            assert aborted == ["r.1"]
+        aborted.clear()
         with opened(stored[0]), opened(short):
             with opened(revoked):
                 await connections.abort_invalid()

@@ -28,6 +28,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "tensorboard", RUN_SECTION, "tensorboard:tensorboard", "Show runs in TensorBoard, in a browser."
     ),
+    CommandEntry("visdom", RUN_SECTION, "visdom:visdom", "Run your Visdom server, and open it in a browser."),
     CommandEntry(
         "search",
         RUN_SECTION,

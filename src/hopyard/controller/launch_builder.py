@@ -14,6 +14,7 @@ from hopyard.domain.launcher import EVALUATOR_ROLE, Launcher, LauncherPeer
 from hopyard.domain.param_format import ParamValue, without_added_options
 from hopyard.domain.preflight import Preflight, PreflightLaunch, has_all_reduce
 from hopyard.domain.run import Run, RunSpec
+from hopyard.domain.run_port import VISDOM_PORT
 from hopyard.domain.study import Parallel
 from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.command_store import CommandStore
@@ -30,6 +31,7 @@ class LaunchBuilder:
     preflight_secret: likewise, that of their checks, or with a rank that of the reports of this replica.
     commands: those that changed parameters of an earlier attempt.
     user_secrets: returns the values of a user's secrets among the names.
+    has_visdom: whether this user has a live Visdom server.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class LaunchBuilder:
         preflight_secret: Callable[[AttemptId, int | None], str] = lambda _attempt, _rank: "",
         user_secrets: Callable[[str, Collection[str]], Awaitable[Mapping[str, str]]] | None = None,
         commands: CommandStore | None = None,
+        has_visdom: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
-        self._commands, self._preflight_secret = commands, preflight_secret
+        self._commands, self._preflight_secret, self._has_visdom = commands, preflight_secret, has_visdom
         self._runs, self._url, self._sign_token, self._gang_secret, self._user_secrets = (
             runs,
             server_url,
@@ -71,6 +74,8 @@ class LaunchBuilder:
         independent = _independent_ranks(spec, placement.gang)
         preflight = self._preflight(spec, placement.gang, attempt, independent)
         has_checks = spec.preflight is not Preflight.OFF
+        is_visdom = VISDOM_PORT[0] in spec.ports
+        visdom = self._has_visdom is not None and not is_visdom and await self._has_visdom(run.name.user)
         replicas: list[ReplicaLaunch] = []
         for role, placed in zip(spec.roles, placement.gang.roles, strict=True):
             for role_rank in range(placed.replicas):
@@ -124,6 +129,7 @@ class LaunchBuilder:
                             preflight,
                             key=self._preflight_secret(attempt, len(replicas)) if has_checks else "",
                         ),
+                        visdom=visdom,
                     )
                 )
         return Launch(attempt, placement, tuple(replicas))

@@ -78,6 +78,7 @@ class ReplicaLaunch:
     independent_ranks: tuple[int, ...] = ()
     launcher_peers: tuple[LauncherPeer, ...] = ()  # all replicas with this launcher, in the order of ranks
     preflight: PreflightLaunch = PreflightLaunch()
+    visdom: bool = False  # the user of the run has a live Visdom server
 
     @property
     def host_name(self) -> str:

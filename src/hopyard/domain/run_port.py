@@ -16,6 +16,10 @@ from hopyard.errors import SpecError
 FIRST_PORT_VARIABLE = "PORT"  # a value of the user counts more
 NOTEBOOK_PORT = ("lab", 8888)  # name and number of the port of `hop notebook`
 TENSORBOARD_PORT = ("tensorboard", 6006)  # of `hop tensorboard`
+VISDOM_PORT = ("visdom", 8097)  # of `hop visdom`
+VISDOM_NAME = "visdom"  # the project and the label of the run of `hop visdom`
+VISDOM_PATH = "/-/"  # precedes the secret in the address of Visdom that a run gets
+VISDOM_VARIABLE = "HOPYARD_VISDOM"  # that address
 SOCKET_VARIABLE = "HOPYARD_SOCKET_"  # the beginning of the names of variables with paths of sockets
 SOCKET_FOLDER = "ports"  # of a replica's folder
 MAX_PORTS = 16  # of one run

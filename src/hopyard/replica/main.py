@@ -57,6 +57,7 @@ from hopyard.replica.system_metrics import FIRST_INTERVAL_S, SystemMetrics
 from hopyard.replica.tensorboard_tail import TensorBoardTail, follow_event_files, read_positions
 from hopyard.replica.unstored_folders import UnstoredFolders
 from hopyard.replica.user_command import report_unread_params
+from hopyard.replica.visdom_forward import open_visdom_forward
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
@@ -206,8 +207,15 @@ class Replica:
         )
         prepared = preparation.run()
         launch = spec.launch
+        visdom = open_visdom_forward(launch, self._server)
         build_command = partial(
-            process_command, spec, folder, self._run_folder, prepared, url=self._server.url
+            process_command,
+            spec,
+            folder,
+            self._run_folder,
+            prepared,
+            url=self._server.url,
+            visdom="" if visdom is None else visdom.address,
         )
         argv, env = build_command(restored=prepared.restored)
         if launch.rank == 0:
@@ -247,6 +255,8 @@ class Replica:
         )
         cgroups = self._start_process(process)
         self._recorder.start()
+        if visdom is not None:
+            visdom.start()
         self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
         self._shipper.start()
         if self._tensorboard is not None:

@@ -29,10 +29,12 @@ def process_command(
     url: str,
     restored: bool,
     newest: Sequence[str] = (),
+    visdom: str = "",
 ) -> tuple[list[str], dict[str, str]]:
     """Returns the words and the environment, with the resume arguments of the run if there is a checkpoint.
     Writes the file of its parameters.
 
+    visdom: the address of the user's Visdom, "" for none.
     url: of the server. restored: it begins with a checkpoint of `hop.save` or `hop.loop`. newest: the
     checkpoints that earlier processes of this attempt have written, the newest first.
     """
@@ -49,6 +51,7 @@ def process_command(
         datasets=prepared.datasets,
         restored=restored,
         virtual_env=interpreter.virtual_env,
+        visdom=visdom,
     )
     command = user_command(launch, prepared.datasets, spec.node.ports)
     env |= param_variables(launch, command)

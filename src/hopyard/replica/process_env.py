@@ -20,7 +20,13 @@ from hopyard.domain.run_environment import (
     run_variables,
     visible_variables,
 )
-from hopyard.domain.run_port import FIRST_PORT_VARIABLE, SOCKET_FOLDER, port_variables, socket_variables
+from hopyard.domain.run_port import (
+    FIRST_PORT_VARIABLE,
+    SOCKET_FOLDER,
+    VISDOM_VARIABLE,
+    port_variables,
+    socket_variables,
+)
 from hopyard.private_files import make_folder
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.replica_dir import ReplicaDir
@@ -40,6 +46,7 @@ def process_env(
     datasets: Mapping[str, Path],
     restored: bool,
     virtual_env: Path | None = None,
+    visdom: str = "",
 ) -> dict[str, str]:
     """Returns the whole environment of the user's process. The user's own `--env` and secrets override
     inherited and default variables, but not those that describe the run and its place."""
@@ -103,6 +110,8 @@ def process_env(
     if restored and launch.restore is not None:
         env["HOPYARD_RESTORE_DIR"] = str(folder.restore)
         env["HOPYARD_RESTORE_STEP"] = str(launch.restore.step)
+    if visdom:
+        env[VISDOM_VARIABLE] = visdom
     if launch.evaluation is not None:
         env[EVALUATION_VARIABLE] = json.dumps(asdict(launch.evaluation))
     if launch.foreign:

@@ -49,6 +49,7 @@ from hopyard.server.signing_keys import SigningKeys
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.token_connections import TokenConnections
 from hopyard.server.trial_access import RunReaders, TrialParents
+from hopyard.server.visdom_runs import find_visdom_run
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.leaderboard import pin_best_checkpoint
 from hopyard.tracking.run_subscriptions import RunSubscriptions
@@ -110,6 +111,9 @@ async def build_services(
         except NotFound:
             return False
 
+    async def has_visdom(user: str) -> bool:
+        return await find_visdom_run(runs, user) is not None
+
     def on_run_changed(run: RunId) -> None:
         tokens.invalidate_run(run)
         subscriptions.notify_state(run)
@@ -156,6 +160,7 @@ async def build_services(
             preflight_secret=tokens.preflight_secret,
             user_secrets=access.secret_values,
             commands=commands,
+            has_visdom=has_visdom,
         ),
         on_changed=on_run_changed,
         on_ended=on_run_ended,
@@ -177,7 +182,7 @@ async def build_services(
         blobs=blobs,
         streams=streams,
         tokens=tokens,
-        token_connections=TokenConnections(access.list_tokens, now=clock.now),
+        token_connections=TokenConnections(access.list_tokens, now=clock.now, is_live_attempt=is_live),
         manifests=manifests,
         blob_access=BlobAccess(runs, blobs),
         remote_blobs=remote_blobs,

@@ -1,6 +1,7 @@
 """The open connections to ports and consoles, by the token of their user.
 
-A connection may stay open for days. It ends when its token is revoked, expires, or its user is removed.
+A connection may stay open for days. It ends when its token is revoked, expires, or its user is removed. That
+of a run ends with the run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from hopyard.domain.access import Scope, Token, expand_scopes
+from hopyard.domain.ids import AttemptId
 from hopyard.errors import HopyardError
 from hopyard.server.authentication import Caller
 
@@ -20,12 +22,16 @@ log = logging.getLogger("hopyard.server")
 
 
 class TokenConnections:
-    """list_tokens: as of `AccessStore`."""
+    """list_tokens: as of `AccessStore`. is_live_attempt: as of `TokenAuthenticator`."""
 
     def __init__(
-        self, list_tokens: Callable[[str], Awaitable[Sequence[Token]]], *, now: Callable[[], datetime]
+        self,
+        list_tokens: Callable[[str], Awaitable[Sequence[Token]]],
+        *,
+        now: Callable[[], datetime],
+        is_live_attempt: Callable[[AttemptId], Awaitable[bool]],
     ) -> None:
-        self._list_tokens, self._now = list_tokens, now
+        self._list_tokens, self._now, self._is_live_attempt = list_tokens, now, is_live_attempt
         self._open: dict[object, tuple[Caller, Callable[[], None]]] = {}
         self._checks: asyncio.Task[None] | None = None
 
@@ -46,7 +52,13 @@ class TokenConnections:
 
     async def abort_invalid(self) -> None:
         """Aborts the connections of tokens that are no longer valid."""
-        for user in {caller.user for caller, _ in self._open.values()}:
+        attempts = {caller.attempt for caller, _ in self._open.values() if caller.attempt is not None}
+        for attempt in attempts:
+            if not await self._is_live_attempt(attempt):
+                for caller, abort in list(self._open.values()):
+                    if caller.attempt == attempt:
+                        abort()
+        for user in {caller.user for caller, _ in self._open.values() if caller.attempt is None}:
             tokens = await self._list_tokens(user)
             now = self._now()
             valid = {

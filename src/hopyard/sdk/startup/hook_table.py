@@ -20,6 +20,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "mlflow.tracking.client": ("mlflow_client",),
     "jax._src.clusters": ("jax_cluster",),
     "mpi4py": ("mpi_exit",),
+    "visdom": ("visdom_client",),
     "transformers.trainer": ("trainer_logs",),
     "lightning.fabric.loggers.csv_logs": ("trainer_logs",),
     "lightning_fabric.loggers.csv_logs": ("trainer_logs",),

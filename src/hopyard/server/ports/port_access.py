@@ -1,5 +1,5 @@
 """The right to open a port of a run. The run's user and the owner of the server have it, as a right to
-execute code.
+execute code. A run may send plots to the Visdom server of its user.
 
 A program sends its token. A browser gets a link that works once, within a minute. The link sets a cookie for
 the host name of this one port. The cookie is signed, names a token of the user, and is checked with that
@@ -18,12 +18,13 @@ from hopyard.domain.access import Scope, expand_scopes
 from hopyard.domain.audit import AuditRecord, Outcome
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import Run
-from hopyard.domain.run_port import find_port
+from hopyard.domain.run_port import VISDOM_PORT, find_port
 from hopyard.errors import AuthError, Conflict, Forbidden, NotFound
-from hopyard.server.authentication import Caller
+from hopyard.server.authentication import RUN_TOKEN_HINT, Caller
 from hopyard.server.ports.port_address import PortAddress
 from hopyard.server.rates import RefusalRates
 from hopyard.server.services import Services
+from hopyard.server.visdom_runs import find_visdom_run
 
 LINK_LIFETIME = timedelta(minutes=1)
 COOKIE_LIFETIME = timedelta(hours=12)
@@ -66,7 +67,26 @@ class PortAccess:
                 f"`{user}` cannot open the ports of run {run.name}; allowed users: {allowed}",
                 hints=("a port gives access to a process of the run's user",),
             )
-        number = find_port(run.spec.ports, address.port)
+        return self._open(run, address, caller)
+
+    async def check_visdom(self, address: PortAddress, caller: Caller) -> OpenPort:
+        """Returns the port of the Visdom server of the run's user, for the token of a run.
+
+        The address is that of the run itself with the name of this port: no run can name another user's.
+        Raises Forbidden, NotFound, and Conflict for a Visdom server that does not run now.
+        """
+        if caller.run is None or address != PortAddress(caller.run, VISDOM_PORT[0]):
+            raise Forbidden(
+                "the token of a run opens no port but that of its user's Visdom", hints=(RUN_TOKEN_HINT,)
+            )
+        user = (await self._services.runs.get(caller.run)).name.user
+        run = await find_visdom_run(self._services.runs, user)
+        if run is None:
+            raise NotFound(f"no Visdom server of {user} is live", hints=("start one: `hop visdom`",))
+        return self._open(run, PortAddress(run.id, VISDOM_PORT[0]), caller)
+
+    def _open(self, run: Run, address: PortAddress, caller: Caller) -> OpenPort:
+        services, number = self._services, find_port(run.spec.ports, address.port)
         if number is None:
             named = ", ".join(run.spec.ports) or "none"
             raise NotFound(

@@ -118,8 +118,9 @@ class PortProxy:
         else:
             token = find_header(headers, b"authorization").decode("latin-1")
             caller = await self._services.tokens.authenticate(token or None)
+        check = self._access.check if caller.run is None else self._access.check_visdom
         try:
-            port = await self._access.check(address, caller)
+            port = await check(address, caller)
         except Forbidden as error:
             await self._access.record_refusal(address, caller, error, _origin(scope))
             raise
