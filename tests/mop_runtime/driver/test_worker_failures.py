@@ -233,7 +233,7 @@ def test_study_survives_random_faults(tmp_path: Path, seed: int) -> None:
                     cluster.kill_driver()
                     cluster.start_driver()
             cluster.start_worker(f"x{blow}")
-        cluster.finish(60)
+        cluster.finish()
 
 
 def test_study_fails_when_workers_repeatedly_hang_at_start(tmp_path: Path) -> None:
