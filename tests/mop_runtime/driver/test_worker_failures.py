@@ -71,10 +71,11 @@ def test_study_survives_loss_of_all_workers_when_new_worker_joins(tmp_path: Path
 
 
 def test_workers_survive_driver_kill(tmp_path: Path) -> None:
-    """Work of the workers during the outage is not repeated."""
+    """Work of the workers during the outage is not repeated. No trial is at the end of its epoch yet: the new
+    driver repeats evaluations of an interrupted round."""
     with Cluster(tmp_path, SIX, unit_s=0.05) as cluster:
         cluster.start()
-        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 10)
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 5)
         cluster.kill_driver()
         cluster.start_driver()
         cluster.finish()
