@@ -37,6 +37,7 @@ cgroup_manager="cgroupfs"
 events_logger="file"
 [network]
 network_backend="netavark"
+network_config_dir="{networks}"
 """
 
 
@@ -45,11 +46,18 @@ class Podman:
     """variables: of a server that is to find it. command: `podman` with the same storage."""
 
     api: EngineApi
+    storage: Path
     variables: dict[str, str]
     command: tuple[str, ...]
 
     def containers(self) -> list[str]:
-        return [values["Names"][0] for values in self.api.get("/containers/json", all=True)]
+        """Returns the names of all containers."""
+        try:
+            return [values["Names"][0] for values in self.api.get("/containers/json", all=True)]
+        except ContainerError as error:
+            if "container not known" not in error.message:
+                raise
+            return [error.message]  # one without files, which must be removed, too
 
     def networks(self) -> list[str]:
         names = [values["Name"] for values in self.api.get("/networks")]
@@ -70,7 +78,7 @@ def missing_programs() -> str:
 def serve_podman(folder: Path) -> Iterator[Podman]:
     """Starts the service with its storage in `folder`, and yields it once it has the image."""
     config, socket = folder / "containers.conf", folder / "p.sock"
-    config.write_text(_CONFIG)
+    config.write_text(_CONFIG.format(networks=folder / "networks"))
     variables = {"CONTAINERS_CONF": str(config), "DOCKER_HOST": f"unix://{socket}"}
     environment = {**os.environ, **variables}
     state = Path(tempfile.mkdtemp(prefix="podman-", dir="/tmp"))  # Podman takes at most 50 characters
@@ -102,7 +110,7 @@ def serve_podman(folder: Path) -> Iterator[Podman]:
                     folder / "podman.log"
                 ).read_text()
                 time.sleep(0.05)
-        yield Podman(api, variables, tuple(podman))
+        yield Podman(api, folder / "storage", variables, tuple(podman))
     finally:
         subprocess.run([*podman, "rm", "-fa", "-t0"], env=environment, check=False, capture_output=True)
         os.killpg(service.pid, signal.SIGTERM)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+
+import pytest
 
 from hopyard.container_engine.container_labels import (
     ATTEMPT_LABEL,
@@ -13,6 +17,7 @@ from hopyard.container_engine.container_labels import (
     remove_unknown_containers,
 )
 from hopyard.container_engine.engine_discovery import find_engine
+from hopyard.errors import ContainerError
 from tests.podman import IMAGE, Podman
 from tests.podman import podman as podman
 
@@ -62,3 +67,30 @@ def test_container_of_attempt_that_begins_meanwhile_is_kept(podman: Podman, tmp_
     assert remove_unknown_containers(podman.api, tmp_path, list_known) == ([], True)
     assert set(created) <= _all(podman)
     assert remove_unknown_containers(podman.api, tmp_path, list) == (["late.1"], True)
+
+
+def _remove_files(podman: Podman, container: str) -> None:
+    """Does what Podman does in the middle of a request of which the client dies."""
+    folder = podman.storage / "overlay-containers"
+    for file in folder.glob("*containers.json"):
+        kept = [values for values in json.loads(file.read_text()) if values["id"] != container]
+        file.write_text(json.dumps(kept))
+    (folder / "containers.lock").write_bytes(os.urandom(64))  # so that the files are read again
+
+
+def test_container_without_files_does_not_hide_the_others(podman: Podman, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    ghosts = [_create(podman, tmp_path, attempt) for attempt in ("a.1", "b.1")]
+    whole, foreign = _create(podman, tmp_path, "c.1"), _create(podman, other, "d.1")
+    for ghost in ghosts:
+        _remove_files(podman, ghost)
+    with pytest.raises(ContainerError, match="container not known"):
+        _all(podman)
+    assert remove_unknown_containers(podman.api, other, lambda: {"d.1"}) == ([], True)
+    with pytest.raises(ContainerError, match="container not known"):  # not those of another home
+        _all(podman)
+    assert remove_unknown_containers(podman.api, tmp_path, list) == (["c.1"], True)
+    left = _all(podman)
+    assert foreign in left and not left & {*ghosts, whole}
+    assert remove_unknown_containers(podman.api, other, list) == (["d.1"], True)

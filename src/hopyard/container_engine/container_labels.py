@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ _ABSENT = 404
 IMAGE_LABEL, BUILD_LABEL = "hopyard.image", "hopyard.build"
 IMAGE_NAME = "hopyard/env"
 _BUILD_PREFIX = "hopyard-build-"
+# Podman's answer about a container that it lists and that has no files any more
+_GHOST = re.compile(r'from store "([0-9a-f]{64})": container not known')
+_MAX_GHOSTS = 100
 
 
 def home_tag(home: Path | str) -> str:
@@ -61,9 +65,9 @@ def remove_unknown_containers(
     """Removes the containers, networks and builds of this home of attempts that `list_known` does not return.
     Returns these attempts, and whether nothing of them is left. Raises ContainerError."""
     filters = {"label": [f"{HOME_LABEL}={home_tag(home)}"]}
-    containers = api.get("/containers/json", all=True, filters=filters) or ()
+    containers = _list_containers(api, filters)
     networks = api.get("/networks", filters=filters) or ()
-    builds = api.get("/containers/json", all=True, filters=_of_images(home)) or ()
+    builds = _list_containers(api, _of_images(home))
     known = list_known()  # last: an attempt is known before it has a container
     unknown: dict[str, None] = {}
     is_gone: list[bool] = []
@@ -82,6 +86,24 @@ def remove_unknown_containers(
             unknown[attempt] = None
             is_gone.append(remove_container(api, values["Id"]))
     return list(unknown), all(is_gone)
+
+
+def _list_containers(api: EngineApi, filters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns the containers with the labels of `filters`, running or not.
+
+    When a client of Podman dies in the middle of a request, a container may be left without its files. Podman
+    then refuses to list any, until that one is removed. Nothing can run in it. Raises ContainerError.
+    """
+    for _ in range(_MAX_GHOSTS):
+        try:
+            return api.get("/containers/json", all=True, filters=filters) or []
+        except ContainerError as error:
+            ghost = _GHOST.search(error.message)
+            if ghost is None:
+                raise
+            problem = error
+            remove_container(api, ghost[1])  # it has these labels: the others are not looked at
+    raise problem
 
 
 def _attempt(values: Mapping[str, Any]) -> str:

@@ -162,7 +162,7 @@ def server_settings(shell: Shell) -> None:
     """Gives the server, which starts with the first command, links and a base image."""
     folder = shell.folder.parent / "wheels"
     _write_wheel(folder, "probe")
-    shell.environment |= {"PIP_FIND_LINKS": str(folder)}
+    shell.environment |= {"UV_FIND_LINKS": str(folder)}
     home = Path(shell.environment["HOPYARD_HOME"])
     home.mkdir(mode=0o700)
     (home / "config.yaml").write_text(f"containers: {{base_image: {IMAGE!r}}}\n")
