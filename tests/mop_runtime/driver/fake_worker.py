@@ -193,6 +193,7 @@ class FakeWorker:
                 self.train_unit(order, state, started_at)
             else:
                 assert order.partition in (self.train if order.training else self.validation)
+                self.wait_for_gate()
                 value = fake_training.evaluate(state, order.partition)
                 self.store.put(order.unit, encode({"value": value}))
                 message = EvaluationResult(
@@ -214,6 +215,14 @@ class FakeWorker:
             self.send(
                 UnitFailure(order.unit, "code", repr(own), "Traceback\n" + repr(own)), ("unit", order.unit)
             )
+
+    def wait_for_gate(self) -> None:
+        """Waits for the file `evaluation_gate`. Files beside it show that the wait has begun and ended."""
+        if gate := self.settings.get("evaluation_gate"):
+            Path(f"{gate}-{self.settings['worker']}").touch()
+            while not Path(gate).exists():
+                time.sleep(0.005)
+            Path(f"{gate}ne-{self.settings['worker']}").touch()
 
     def measure(self, order: MeasureState) -> None:
         started_at, values = time.time(), []

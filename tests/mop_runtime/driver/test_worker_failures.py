@@ -71,16 +71,32 @@ def test_study_survives_loss_of_all_workers_when_new_worker_joins(tmp_path: Path
 
 
 def test_workers_survive_driver_kill(tmp_path: Path) -> None:
-    """Work of the workers during the outage is not repeated. No trial is at the end of its epoch yet: the new
-    driver repeats evaluations of an interrupted round."""
+    """Work of the workers during the outage is not repeated."""
     with Cluster(tmp_path, SIX, unit_s=0.05) as cluster:
         cluster.start()
-        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 5)
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 10)
         cluster.kill_driver()
         cluster.start_driver()
         cluster.finish()
         assert cluster.count_repeated_visits() == 0
         assert len(cluster.records_of_kind("evaluated")) == 54
+
+
+def test_evaluations_that_end_while_the_driver_is_away_are_not_repeated(tmp_path: Path) -> None:
+    """Their results arrive before the new driver has begun with the trial."""
+    gate = tmp_path / "go"
+    with Cluster(tmp_path, [({"lr": 0.1}, 1)]) as cluster:
+        cluster.start_driver()
+        for name in ("w0", "w1", "w2"):
+            cluster.start_worker(name, evaluation_gate=str(gate))
+        cluster.wait_until(lambda: len(list(tmp_path.glob("go-*"))) == 3)
+        cluster.kill_driver()
+        gate.touch()
+        cluster.wait_until(lambda: len(list(tmp_path.glob("gone-*"))) == 3)
+        cluster.start_driver()
+        cluster.finish()
+        assert len(cluster.records_of_kind("evaluated")) == 3
+        assert len(cluster.records_of_kind("measured")) == 1
 
 
 def test_driver_is_killed_while_workers_open_their_data(tmp_path: Path) -> None:

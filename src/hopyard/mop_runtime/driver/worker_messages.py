@@ -289,8 +289,9 @@ class WorkerMessages:
             of="validation" if self._has_validation else "train",
             is_available=self._state_locations.is_available,
         )
-        training = self._trials.find(result.trial)
-        if result.gathered and not (is_recorded and training is not None):
+        # before the start, trials may come that need it; the rest is dropped then
+        is_in_use = self._trials.find(result.trial) is not None or not self.has_started
+        if result.gathered and not (is_recorded and is_in_use):
             self._state_locations.drop([result.unit])
         self._end_evaluation(worker, result)
 
