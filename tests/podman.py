@@ -37,18 +37,19 @@ cgroup_manager="cgroupfs"
 events_logger="file"
 [network]
 network_backend="netavark"
-network_config_dir="{networks}"
 """
 
 
 @dataclass(frozen=True)
 class Podman:
-    """variables: of a server that is to find it. command: `podman` with the same storage."""
+    """variables: of a server that is to find it. command: `podman` with the same storage. old_networks: of
+    other tests. All services share the networks, so that each has a device of its own."""
 
     api: EngineApi
     storage: Path
     variables: dict[str, str]
     command: tuple[str, ...]
+    old_networks: frozenset[str]
 
     def containers(self) -> list[str]:
         """Returns the names of all containers."""
@@ -60,8 +61,13 @@ class Podman:
             return [error.message]  # one without files, which must be removed, too
 
     def networks(self) -> list[str]:
-        names = [values["Name"] for values in self.api.get("/networks")]
-        return [name for name in names if name.startswith("hopyard-")]
+        """Returns the names of the networks of gangs."""
+        return [name for name in _gang_networks(self.api) if name not in self.old_networks]
+
+
+def _gang_networks(api: EngineApi) -> list[str]:
+    names = [values["Name"] for values in api.get("/networks")]
+    return [name for name in names if name.startswith("hopyard-")]
 
 
 def missing_programs() -> str:
@@ -78,7 +84,7 @@ def missing_programs() -> str:
 def serve_podman(folder: Path) -> Iterator[Podman]:
     """Starts the service with its storage in `folder`, and yields it once it has the image."""
     config, socket = folder / "containers.conf", folder / "p.sock"
-    config.write_text(_CONFIG.format(networks=folder / "networks"))
+    config.write_text(_CONFIG)
     variables = {"CONTAINERS_CONF": str(config), "DOCKER_HOST": f"unix://{socket}"}
     environment = {**os.environ, **variables}
     state = Path(tempfile.mkdtemp(prefix="podman-", dir="/tmp"))  # Podman takes at most 50 characters
@@ -110,7 +116,8 @@ def serve_podman(folder: Path) -> Iterator[Podman]:
                     folder / "podman.log"
                 ).read_text()
                 time.sleep(0.05)
-        yield Podman(api, folder / "storage", variables, tuple(podman))
+        old_networks = frozenset(_gang_networks(api))
+        yield Podman(api, folder / "storage", variables, tuple(podman), old_networks)
     finally:
         subprocess.run([*podman, "rm", "-fa", "-t0"], env=environment, check=False, capture_output=True)
         os.killpg(service.pid, signal.SIGTERM)
