@@ -182,7 +182,7 @@ def test_every_key_is_written(tmp_path: Path) -> None:
         max_metrics_bytes=MIB, checkpoint_files=("c",), params_as="env", outputs=("o",),
         metric_lines=("m {a}",), ports={"web": 80}, on_end=(NotifyTarget("lab"),),
         resume_arguments=("--resume {checkpoint}",), idle_s=60.0, retention=RetentionRule(last=2),
-        evaluator=EvaluatorRequest(role), preflight="full", container=True,
+        evaluator=EvaluatorRequest(role), preflight="full", container=True, network="none",
     )  # fmt: skip
     values = run_file_values(request)
     common = run_file_values(replace(request, roles=(other,)))

@@ -64,6 +64,7 @@ RunEventKind = Literal[
     "time-limit",
     "unread-params",
 ]
+RunNetwork = Literal["default", "none"]
 RunPhase = Literal["cancelled", "failed", "paused", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]
 ValueSource = Literal["best", "last", "summary"]
@@ -1375,6 +1376,7 @@ class RunSpec(TypedDict):
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
     metric_lines: NotRequired[list[str]]
+    network: NotRequired[RunNetwork]
     on_end: NotRequired[list[NotifyTarget]]
     outputs: NotRequired[list[str]]
     param_format: NotRequired[ParamFormat | None]
@@ -1520,6 +1522,7 @@ class SpecIn(TypedDict):
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
     metric_lines: NotRequired[Sequence[str]]
+    network: NotRequired[RunNetwork]
     on_end: NotRequired[Sequence[NotifyTargetIn]]
     outputs: NotRequired[Sequence[str]]
     param_format: NotRequired[ParamFormatIn | None]

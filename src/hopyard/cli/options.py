@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from hopyard.config.requirements_path import parse_requirements_path
 from hopyard.domain.launcher import Launcher
+from hopyard.domain.run_network import RunNetwork
 from hopyard.errors import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -368,6 +369,11 @@ container_option = click.option(
     "--container",
     is_flag=True,
     help="Run in a container of an image with the --requirements, built once from --image.",
+)
+network_option = click.option(
+    "--network",
+    type=click.Choice([network.value for network in RunNetwork]),
+    help="none: the replicas, in containers, reach only each other.  [default: default]",
 )
 requirements_option = click.option(
     "--requirements",

@@ -25,6 +25,7 @@ from hopyard.cli.options import (
     max_output_option,
     metric_line_option,
     name_option,
+    network_option,
     no_preflight_option,
     on_end_option,
     outputs_option,
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
 @requirements_option
 @image_option
 @container_option
+@network_option
 @python_option
 @queue_option
 @priority_option

@@ -149,6 +149,8 @@ def apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
         changes["requirements"] = options["requirements"]
     if options.get("container"):
         changes["container"] = True
+    if options.get("network"):
+        changes["network"] = options["network"]
     python = options.get("python")
     if python and "/" not in python:
         if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,5}){0,2}", python):

@@ -13,6 +13,7 @@ tags: {team: vision}
 requirements: requirements.txt  # relative to this file
 # image: python:3.12-slim       # instead of requirements: each replica runs in a container
 # container: true               # with requirements: in a container of an image that has them
+# network: none                 # replicas in containers reach only each other
 ports: [8888]                   # or {web: 8888}: at which the scripts serve
 restart: never                  # of roles without their own
 on_end: [lab, {to: alice@lab.org, when: [failed]}]       # is notified of the end, and of alerts
@@ -112,7 +113,7 @@ RUN_KEYS = (
     "keep",
     "preflight",
 )
-TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "image", "container", "evaluator", "roles")
+TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "image", "container", "network", "evaluator", "roles")
 
 
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:
@@ -121,7 +122,10 @@ def read_run_file(file: Path, *, folder: Path) -> RunRequest:
     top = read_yaml(file).check_keys(*TOP_KEYS)
     request = read_request(top, read_roles(top), base=file.parent, folder=folder)
     request = replace(
-        request, evaluator=read_evaluator(top), container=read_flag(top, "container", default=False)
+        request,
+        evaluator=read_evaluator(top),
+        container=read_flag(top, "container", default=False),
+        network=read_field(top, "network", SpecIn).value,
     )
     environment = {"python": request.python, "container": request.container}
     check_file_spec(top, request.spec(code=None, git=None, environment=environment))

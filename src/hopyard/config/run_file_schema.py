@@ -19,6 +19,7 @@ from hopyard.domain.notification import MAX_TARGETS, TARGET_PATTERN, NotifyOn
 from hopyard.domain.preflight import Preflight
 from hopyard.domain.restart_policy import MAX_RESTARTS, RestartMode
 from hopyard.domain.run import MAX_REPLICAS
+from hopyard.domain.run_network import RunNetwork
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS, PORT_NAME_PATTERN
 
 _ANY_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?"
@@ -314,6 +315,10 @@ _PROPERTIES: dict[str, Schema] = {
     "launcher": _LAUNCHER,
     "image": {**_IMAGE, "description": "Image of the roles without their own."},
     "container": _flag("true: the requirements are installed into an image built from that of each role."),
+    "network": {
+        "description": "none: the replicas, which are in containers, reach only each other.",
+        "enum": [*(each.value for each in RunNetwork), None],
+    },
     "roles": {
         "description": "The kinds of replicas of the gang.",
         "type": "array",

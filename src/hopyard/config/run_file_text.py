@@ -14,6 +14,7 @@ from hopyard.domain.checkpoint_retention import format_retention
 from hopyard.domain.launcher import PARAMETER_SERVER_ROLE, Launcher
 from hopyard.domain.notification import NotifyTarget
 from hopyard.domain.param_format import ParamStyle
+from hopyard.domain.run_network import RunNetwork
 
 
 def run_file_values(request: RunRequest) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def run_file_values(request: RunRequest) -> dict[str, Any]:
         "ports": _port_values(request.ports),
         "launcher": _common_launcher(request.roles),
         "container": request.container or None,
+        "network": None if request.network == RunNetwork.DEFAULT else request.network,
         "on_end": [_target_value(target) for target in request.on_end],
         "resume_args": list(request.resume_arguments),
         "keep": "" if request.retention is None else format_retention(request.retention),

@@ -36,6 +36,7 @@ from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.preflight import Preflight
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.resume_arguments import check_resume_arguments
+from hopyard.domain.run_network import RunNetwork
 from hopyard.domain.run_port import parse_ports
 from hopyard.errors import SpecError
 
@@ -129,7 +130,7 @@ class RunRequest:
     image. params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
     param_texts: as typed, the values of parameters that are not texts.
     queue, priority: None takes the defaults of the server's tree of queues. preflight: a value of
-    `domain.preflight.Preflight`; "" is the default.
+    `domain.preflight.Preflight`; "" is the default. network: a value of `domain.run_network.RunNetwork`.
     """
 
     roles: tuple[RoleRequest, ...]
@@ -166,6 +167,7 @@ class RunRequest:
     evaluator: EvaluatorRequest | None = None
     preflight: str = ""
     container: bool = False
+    network: str = RunNetwork.DEFAULT.value
 
     def evaluation_of(self, run: str, *, newest: bool = False) -> RunRequest:
         """Returns the request of the evaluator, with the code, data and environment of this request. run: the
@@ -185,6 +187,7 @@ class RunRequest:
             retention=None,
             idle_s=None,
             evaluator=None,
+            network=self.network if self.evaluator.role.image or self.container else RunNetwork.DEFAULT.value,
             evaluation={"run": run, "newest": newest, "step": None, "follow": True},
         )
 
@@ -223,6 +226,7 @@ class RunRequest:
             **({"resume_arguments": list(self.resume_arguments)} if self.resume_arguments else {}),
             **({} if self.retention is None else {"retention": asdict(self.retention)}),
             **({"preflight": self.preflight} if self.preflight else {}),
+            **({"network": self.network} if self.network != RunNetwork.DEFAULT else {}),
         }
 
 

@@ -122,6 +122,7 @@ class LaunchBuilder:
                         secret=secret,
                         service=role.service,
                         image=role.image,
+                        network=spec.network,
                         launcher=role.launcher,
                         independent_ranks=independent,
                         launcher_peers=peers.get(role.launcher, ()),

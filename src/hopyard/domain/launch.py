@@ -16,6 +16,7 @@ from hopyard.domain.preflight import PreflightLaunch
 from hopyard.domain.resources import Resources
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
 from hopyard.domain.run import DatasetRef, Environment, ParamValue
+from hopyard.domain.run_network import RunNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class ReplicaLaunch:
     secret: str = ""
     service: bool = False  # as of `domain.gang.Role`
     image: str = ""  # as of `domain.run.RoleSpec`
+    network: RunNetwork = RunNetwork.DEFAULT  # as of `domain.run.RunSpec`
     launcher: Launcher = Launcher.NONE  # as of `domain.run.RoleSpec`
     # of the gang: replicas for which the training does not wait, such as services and evaluators
     independent_ranks: tuple[int, ...] = ()

@@ -30,6 +30,7 @@ from hopyard.domain.param_format import ParamValue as ParamValue
 from hopyard.domain.preflight import Preflight
 from hopyard.domain.resources import Resources
 from hopyard.domain.restart_policy import NO_RESTART, RestartPolicy
+from hopyard.domain.run_network import RunNetwork
 from hopyard.errors import Conflict
 
 MAX_REPLICAS = 4096  # of one run
@@ -237,6 +238,7 @@ class RunSpec:
     resume_arguments: tuple[str, ...] = ()  # see `domain.resume_arguments`
     retention: RetentionRule | None = None  # of checkpoints; None for the defaults
     preflight: Preflight = Preflight.PAIRS  # the checks before its script starts
+    network: RunNetwork = RunNetwork.DEFAULT
 
     @property
     def size(self) -> int:

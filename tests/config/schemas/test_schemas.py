@@ -31,6 +31,7 @@ from hopyard.domain.param_format import ParamFormat, ScriptOption
 from hopyard.domain.resources import Resources
 from hopyard.domain.restart_policy import RestartMode, RestartPolicy
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, RunSpec
+from hopyard.domain.run_network import RunNetwork
 from hopyard.domain.run_values import limit_packages
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
@@ -124,6 +125,15 @@ def test_roles_with_mpi_take_no_restart_policy() -> None:
     check_spec(RunSpec("p", (replace(restarting, launcher=Launcher.TORCHRUN),)))
     with pytest.raises(SpecError, match=r"roles\.0\.restart: the launcher `mpi`"):
         check_spec(RunSpec("p", (restarting,)))
+
+
+def test_only_containers_without_ports_can_be_without_a_network() -> None:
+    closed = RunSpec("p", (RoleSpec(("python", "a.py"), image="python:3"),), network=RunNetwork.NONE)
+    check_spec(closed)
+    with pytest.raises(SpecError, match="network: ports cannot be reached"):
+        check_spec(replace(closed, ports={"web": 80}))
+    with pytest.raises(SpecError, match="network: only containers"):
+        check_spec(replace(closed, roles=(RoleSpec(("python", "a.py")),)))
 
 
 def test_tag_that_no_database_can_index_is_refused() -> None:

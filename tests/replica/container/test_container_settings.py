@@ -13,6 +13,7 @@ from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.domain.resources import Resources
+from hopyard.domain.run_network import RunNetwork
 from hopyard.replica.container.container_settings import (
     ContainerMounts,
     check_dataset_path,
@@ -109,3 +110,13 @@ def test_dataset_cannot_hide_the_run_or_the_kernel(path: str) -> None:
     with pytest.raises(PrepareFailed, match="cannot be placed"):
         check_dataset_path("mnist", path, Path("/home/me/hop"))
     assert check_dataset_path("mnist", "/data/../data/mnist", Path("/home/me/hop")) == Path("/data/mnist")
+
+
+def test_replica_without_network(tmp_path: Path) -> None:
+    of = spec(tmp_path, Resources())
+    closed = replace(of, launch=replace(of.launch, network=RunNetwork.NONE))
+    assert settings(closed)["HostConfig"]["NetworkMode"] == "none"
+    network = GangNetwork("hopyard-r1.1", IPv4Network("10.70.0.0/24"))
+    host = settings(closed, network=network)["HostConfig"]
+    assert (host["NetworkMode"], "Sysctls" in host) == (network.name, True)
+    assert "Sysctls" not in settings(of, network=network)["HostConfig"]

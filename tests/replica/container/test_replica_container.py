@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -96,6 +97,73 @@ def test_replicas_of_example_find_each_other_by_name(shell: Shell, podman: Podma
     in_example = Shell(example, shell.environment)
     result = in_example.hop("run", "--image", IMAGE, "hop.yaml")
     assert (result.code, "received 42 from worker-0" in result.text) == (0, True), result.stderr_text
+    wait_until(lambda: (podman.containers(), podman.networks()) == ([], []))
+
+
+NETWORKS = """
+import json, os, socket, sys, time
+from pathlib import Path
+
+shared, rank = Path(os.environ["HOPYARD_WORKSPACE"]), os.environ.get("RANK", "0")
+
+def reaches(host, port):
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+def wait_for(names):
+    while not all((shared / name).exists() for name in names):
+        time.sleep(0.05)
+
+server = socket.create_server(("0.0.0.0", 7000))
+(shared / f"up-{rank}").touch()
+wait_for(f"up-{each}" for each in range(int(os.environ.get("WORLD_SIZE", "1"))))
+if rank == "0":
+    found = {"peer": reaches("worker-1", 7000), "interfaces": [name for _, name in socket.if_nameindex()]}
+    if "WORLD_SIZE" in os.environ:
+        address = socket.gethostbyname(socket.gethostname())
+        found["address"] = address
+    else:
+        address = "10.88.0.2"
+    for node in sys.argv[2:3]:
+        gateway = address.rpartition(".")[0] + ".1"
+        found["node"] = reaches(gateway, node)
+    for other in sys.argv[3:]:
+        found["other"] = reaches(other, 7000)
+    print(json.dumps(found), flush=True)
+    (shared / "done").touch()
+wait_for(["done", *sys.argv[1].split()])
+"""
+
+
+def _json_of(text: str) -> dict[str, Any]:
+    """Returns what the run has printed, without the mark of the rank."""
+    values: dict[str, Any] = json.loads(text[text.index("{") :])
+    return values
+
+
+def test_replicas_without_network_reach_each_other_only(shell: Shell, podman: Podman) -> None:
+    """Not the node, and no container of another run."""
+    shell.write("networks.py", NETWORKS)
+    pair = (*SMALL, "--replicas", "2")
+    other = shell.detach(*pair, "networks.py", "end")
+    wait_until(lambda: "address" in shell.hop("logs", other, "--stdout").text)
+    address = _json_of(shell.hop("logs", other, "--stdout").text)["address"]
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = str(server.getsockname()[1])
+        alone, closed, usual = (
+            shell.hop("run", *options, "networks.py", "", port, address)
+            for options in ((*SMALL, "--network", "none"), (*pair, "--network", "none"), pair)
+        )
+    assert [alone.code, closed.code, usual.code] == [0, 0, 0], closed.stderr_text
+    seen = [_json_of(result.text) for result in (alone, closed, usual)]
+    assert seen[0]["interfaces"] == ["lo"]
+    assert [each["peer"] for each in seen] == [False, True, True]
+    assert [each["node"] for each in seen] == [False, False, True]
+    assert not seen[0]["other"] and not seen[1]["other"]
+    assert shell.hop("stop", other, "--grace", "0").code == 0
     wait_until(lambda: (podman.containers(), podman.networks()) == ([], []))
 
 

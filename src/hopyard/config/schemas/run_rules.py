@@ -19,6 +19,7 @@ from hopyard.domain.notification import check_targets
 from hopyard.domain.path_check import check_path
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
+from hopyard.domain.run_network import RunNetwork
 from hopyard.domain.run_port import check_port_placeholders, check_ports
 from hopyard.domain.run_values import MAX_PACKAGE_BYTES, limit_packages
 from hopyard.domain.tag_limits import MAX_TAG_BYTES, has_tag_size
@@ -84,6 +85,8 @@ def check_spec(spec: RunSpec) -> None:
             "environment.container: the Python of a container is that of its base image",
             hints=("remove `python` and `interpreter`, and use an image with the version",),
         )
+    if spec.network is RunNetwork.NONE:
+        _check_without_network(spec)
     if spec.has_image and spec.study is not None:
         raise SpecError(
             "study: the roles of a study itself run in no container",
@@ -126,6 +129,19 @@ def check_spec(spec: RunSpec) -> None:
     _check_secrets(spec)
     if spec.study is not None:
         _check_study(spec, spec.study)
+
+
+def _check_without_network(spec: RunSpec) -> None:
+    if not spec.has_image:
+        raise SpecError(
+            "network: only containers can be without a network",
+            hints=("run the replicas in containers, for example with `image: python:3.12-slim`",),
+        )
+    if spec.ports:
+        raise SpecError(
+            "network: ports cannot be reached without a network",
+            hints=("remove `ports`, or remove `network: none`",),
+        )
 
 
 def check_new_run(spec: RunSpec) -> None:

@@ -62,6 +62,7 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.restart_policy import MAX_BACKOFF_S, MAX_RESTARTS, RestartMode
 from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run import MAX_CONTINUED_RUNS, MAX_REPLICAS, RunSpec
+from hopyard.domain.run_network import RunNetwork
 from hopyard.domain.run_port import MAX_PORT_NUMBER, MAX_PORTS
 from hopyard.domain.text import CONTROLS
 
@@ -271,6 +272,7 @@ class SpecIn(RequestModel):
     resume_arguments: Annotated[tuple[LongText, ...], Meta(max_length=16)] = ()
     retention: RetentionIn | None = None
     preflight: Preflight = Preflight.PAIRS
+    network: RunNetwork = RunNetwork.DEFAULT
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hopyard.container_engine.container_labels import ATTEMPT_LABEL, HOME_LABEL, RANK_LABEL, home_tag
 from hopyard.domain.replica import NodeContext, ReplicaSpec
+from hopyard.domain.run_network import RunNetwork
 from hopyard.replica.container.gang_network import GangNetwork
 from hopyard.replica.errors import PrepareFailed
 
@@ -88,7 +89,7 @@ def container_settings(
 
     The process has the ids of this one, no capabilities, and cannot gain privileges. Nothing in it comes from
     the run but the image, the command, the variables, the ports and the amounts of resources. network: of the
-    gang; None gives the default network. memory_total: of the node, for /dev/shm.
+    gang; None gives the default network, or none. memory_total: of the node, for /dev/shm.
     """
     launch, node = spec.launch, spec.node
     resources, ports = launch.resources, [f"{port}/tcp" for port in node.ports.values()]
@@ -143,6 +144,8 @@ def container_settings(
         },
         "HostConfig": host,
     }
+    if network is None and launch.network is RunNetwork.NONE:
+        host["NetworkMode"] = "none"
     if network is not None:
         host["NetworkMode"] = network.name
         host["ExtraHosts"] = [f"{name}:{address}" for name, address in network.hosts(node.hosts).items()]
@@ -154,4 +157,6 @@ def container_settings(
                 }
             }
         }
+        if launch.network is RunNetwork.NONE:  # the node has a link-local address in the network
+            host["Sysctls"] = {"net.ipv6.conf.all.disable_ipv6": "1"}
     return body

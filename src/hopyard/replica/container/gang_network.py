@@ -1,7 +1,8 @@
 """The private network of the containers of one gang, in which each replica has an address for its rank.
 
 The names of all replicas are in the hosts file of each container from the start. A name service would know
-only replicas that have started already.
+only replicas that have started already. Docker keeps networks apart. Podman is asked to, by its own
+interface; older versions of its netavark forget that when another network ends.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_network
+from typing import Any
 
-from hopyard.container_engine.engine_api import EngineApi
+from hopyard.container_engine.engine_discovery import ContainerEngine
 from hopyard.errors import ContainerError
 
 _POOL = IPv4Network("10.64.0.0/10")  # private addresses that few sites use
@@ -33,9 +35,14 @@ class GangNetwork:
         return {name: self.address(rank) for rank, name in enumerate(names)}
 
 
-def open_network(api: EngineApi, name: str, attempt: str, size: int, labels: dict[str, str]) -> GangNetwork:
+def open_network(
+    engine: ContainerEngine, name: str, attempt: str, size: int, labels: dict[str, str], *, is_internal: bool
+) -> GangNetwork:
     """Returns the network of the attempt, which the first replica creates. Call it with the lock of the gang.
-    Raises ContainerError."""
+
+    is_internal: the containers reach only each other. Raises ContainerError.
+    """
+    api = engine.api
     try:
         return _read(name, api.get(f"/networks/{name}"))
     except ContainerError as error:
@@ -43,16 +50,29 @@ def open_network(api: EngineApi, name: str, attempt: str, size: int, labels: dic
             raise
     problem = ContainerError("no subnet is free for the network of the gang")
     for subnet in _candidates(attempt, size):
-        config = {"Subnet": str(subnet), "Gateway": str(subnet[1])}
-        body = {"Name": name, "Driver": "bridge", "Labels": labels, "IPAM": {"Config": [config]}}
         try:
-            api.post("/networks/create", body)
+            _create(engine, GangNetwork(name, subnet), labels, is_internal)
             return GangNetwork(name, subnet)
         except ContainerError as error:
             if error.status not in (400, 403, 409, 500):
                 raise
             problem = error  # another network has addresses of this subnet
     raise problem
+
+
+def _create(engine: ContainerEngine, network: GangNetwork, labels: dict[str, str], is_internal: bool) -> None:
+    subnet, gateway = str(network.subnet), str(network.subnet[1])
+    body: dict[str, Any]
+    if engine.name == "Podman":
+        # without a gateway, the node itself has no address in an internal network
+        range_ = {"subnet": subnet} if is_internal else {"subnet": subnet, "gateway": gateway}
+        body = {"name": network.name, "driver": "bridge", "labels": labels, "subnets": [range_]}
+        body |= {"internal": is_internal, "options": {"isolate": "true"}}
+        engine.api.post("/v4.0.0/libpod/networks/create", body)
+    else:
+        ipam = {"Config": [{"Subnet": subnet, "Gateway": gateway}]}
+        body = {"Name": network.name, "Driver": "bridge", "Labels": labels, "IPAM": ipam}
+        engine.api.post("/networks/create", body | {"Internal": is_internal})
 
 
 def _read(name: str, values: dict[str, object]) -> GangNetwork:

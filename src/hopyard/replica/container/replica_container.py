@@ -25,6 +25,7 @@ from hopyard.container_engine.container_labels import (
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.container_engine.engine_discovery import ContainerEngine, open_engine
 from hopyard.domain.replica import ReplicaSpec
+from hopyard.domain.run_network import RunNetwork
 from hopyard.errors import ContainerError
 from hopyard.replica import process_tree, user_process
 from hopyard.replica.container.container_console import ContainerConsole
@@ -215,7 +216,14 @@ class ReplicaContainer:
         labels = {HOME_LABEL: home_tag(home), ATTEMPT_LABEL: attempt}
         name = network_name(home, attempt)
         with self._gang.locked():
-            return open_network(self._engine.api, name, attempt, launch.world_size, labels)
+            return open_network(
+                self._engine,
+                name,
+                attempt,
+                launch.world_size,
+                labels,
+                is_internal=launch.network is RunNetwork.NONE,
+            )
 
     def _variables(self, env: Mapping[str, str]) -> dict[str, str]:
         variables = dict(env)
