@@ -55,6 +55,43 @@ def test_replica_that_no_other_node_reaches_is_to_blame(size: int, data: st.Data
 
 
 @given(st.integers(2, 8), st.data())
+def test_replicas_that_did_not_start_blame_none(size: int, data: st.DataObject) -> None:
+    """Whichever reports arrived, also if only one replica started."""
+    started = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
+    absent = set(range(size)) - started
+    arrived = data.draw(st.sets(st.sampled_from(sorted(started)), min_size=1))
+    found = [
+        PairReport(
+            report.rank,
+            {
+                peer: PairProbe("connection refused", is_absent=True) if peer in absent else probe
+                for peer, probe in report.probes.items()
+            },
+        )
+        for report in reports(size, set())
+        if report.rank in arrived
+    ]
+    verdict = judge_pairs(found, OWN_NODES)
+    assert verdict.failure is not None
+    assert "did not start: connection refused" in verdict.failure.found
+    assert not verdict.blamed
+
+
+def test_failed_connections_are_judged_without_replicas_that_did_not_start() -> None:
+    found = reports(5, {(0, 1), (1, 2), (1, 3)})
+    absent = [
+        PairReport(report.rank, {**report.probes, 4: PairProbe("connection refused", is_absent=True)})
+        for report in found[:4]
+    ]
+    assert judge_pairs(absent, OWN_NODES).blamed == {1}
+    refused = [
+        PairReport(1, {**found[1].probes, 0: PairProbe("connection refused", is_absent=True)}),
+        *found[2:],
+    ]
+    assert judge_pairs(refused, OWN_NODES).blamed == {1}, "replica 0 started: others reach it"
+
+
+@given(st.integers(2, 8), st.data())
 def test_one_failed_pair_blames_none(size: int, data: st.DataObject) -> None:
     pair = data.draw(st.sampled_from(list(combinations(range(size), 2))))
     verdict = judge_pairs(reports(size, {pair}), OWN_NODES)

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.launch import ReplicaLaunch
+from hopyard.domain.pair_verdict import PairProbe
 from hopyard.domain.preflight import Check, CheckFailure, Preflight, PreflightLaunch
 from hopyard.domain.replica import NodeContext, ProbeAddress, ReplicaSpec
 from hopyard.domain.resources import Resources
@@ -89,6 +90,17 @@ def test_unreachable_replica_is_named_and_only_its_own_node_blamed() -> None:
         "no connection between replica 2 on node c and replicas 0, 1 and 3: connection refused" in found.pop()
     )
     assert [failure.blames_node for failure in failures if failure] == [False, False, True, False]
+
+
+def test_replica_blames_no_node_when_the_others_never_start() -> None:
+    """The engine may end while it launches a gang."""
+    with gang("abc") as specs:
+        (failure,) = run_checks(specs[:1], limit_s=1.0)
+    assert failure is not None
+    assert failure.found.startswith(
+        "replicas 1 and 2 on nodes b and c did not start: connection refused at 127.9.0.2:"
+    )
+    assert not failure.blames_node
 
 
 def test_program_that_knows_no_secret_is_no_answer() -> None:
@@ -177,7 +189,7 @@ def test_peer_that_ends_right_after_its_report_is_no_failure() -> None:
                 assert time.monotonic() < deadline
             channel = ProbeChannel(connection, deadline)
             channel.greet(SECRET, 1, 0)
-            channel.send(do="report", report={"0": {"error": "", "skew_s": 0.0, "bytes_per_s": 1e9}})
+            channel.send(do="report", report={"0": asdict(PairProbe("", 0.0, 1e9))})
             assert channel.receive()["report"]["1"]["error"] == ""
             has_reported.set()
             checks.wait()

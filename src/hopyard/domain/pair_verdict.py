@@ -22,11 +22,13 @@ Pair = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class PairProbe:
     """What a replica found when it connected to another one. error: why that failed, "" if it did not.
-    skew_s: how much later the clock of the other one is. bytes_per_s: to the other one; 0 if unknown."""
+    skew_s: how much later the clock of the other one is. bytes_per_s: to the other one; 0 if unknown.
+    is_absent: no program listened at the address of the other one, and it never connected either."""
 
     error: str = ""
     skew_s: float = 0.0
     bytes_per_s: float = 0.0
+    is_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +59,21 @@ class PairVerdict:
 def judge_pairs(reports: Sequence[PairReport], nodes: Mapping[int, str]) -> PairVerdict:
     """Returns the verdict on the pairs of a gang.
 
+    A replica that did not start blames no node: neither its own, nor those of the replicas that did start.
+
     reports: of the replicas that could be reached. nodes: the node of each replica.
     """
+    absent = _absent_ranks(reports)
     errors = {
         (report.rank, peer): probe.error
         for report in reports
         for peer, probe in report.probes.items()
-        if probe.error
+        if probe.error and peer not in absent
     }
     if errors:
-        return _failed_connections(reports, errors, nodes)
+        return _failed_connections(_without(absent, reports), errors, nodes)
+    if absent:
+        return _not_started(absent, reports, nodes)
     skews = {(report.rank, peer): probe.skew_s for report in reports for peer, probe in report.probes.items()}
     apart = {pair for pair, skew_s in skews.items() if abs(skew_s) > MAX_SKEW_S}
     if apart:
@@ -127,6 +134,21 @@ def _between_nodes(pairs: Collection[Pair], nodes: Mapping[int, str]) -> set[tup
     return {(nodes[one], nodes[other]) for one, other in pairs if nodes[one] != nodes[other]}
 
 
+def _absent_ranks(reports: Sequence[PairReport]) -> frozenset[int]:
+    """Returns the replicas of which no other one found a sign."""
+    seen = {report.rank for report in reports}
+    for report in reports:
+        seen |= {peer for peer, probe in report.probes.items() if not probe.is_absent}
+    return frozenset(peer for report in reports for peer in report.probes) - seen
+
+
+def _without(absent: Collection[int], reports: Sequence[PairReport]) -> list[PairReport]:
+    return [
+        PairReport(report.rank, {peer: probe for peer, probe in report.probes.items() if peer not in absent})
+        for report in reports
+    ]
+
+
 def _checked(reports: Sequence[PairReport]) -> set[Pair]:
     return {(report.rank, peer) for report in reports for peer in report.probes}
 
@@ -147,6 +169,20 @@ def _failed_connections(
     found = f"no connection between {_names(blamed)} on {where} and {_names(others)}: {error}"
     hint = f"check the network and the firewall of {where}"
     return PairVerdict(CheckFailure(Check.PAIRS, found, hint), blamed)
+
+
+def _not_started(
+    absent: Collection[int], reports: Sequence[PairReport], nodes: Mapping[int, str]
+) -> PairVerdict:
+    error = min(
+        (report.rank, peer, probe.error)
+        for report in reports
+        for peer, probe in report.probes.items()
+        if peer in absent
+    )[2]
+    found = f"{_names(absent)} on {_node_names(absent, nodes)} did not start: {error}"
+    hint = "the next attempt starts all replicas; if this repeats, check that no firewall refuses connections"
+    return PairVerdict(CheckFailure(Check.PAIRS, found, hint))
 
 
 def _failed_clocks(

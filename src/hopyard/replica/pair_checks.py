@@ -153,8 +153,7 @@ class PairChecks:
                 channel.close()
 
     def _check_peers(self, channels: dict[int, ProbeChannel]) -> CheckFailure | None:
-        errors = self._connect_all(channels)
-        probes = {peer: PairProbe(error) for peer, error in errors.items()}
+        probes = dict(self._connect_all(channels))
         for peer in self._peers_from_next():
             if peer in channels:
                 probes[peer] = self._probe(channels, peer)
@@ -173,14 +172,14 @@ class PairChecks:
         """Returns the peers, beginning with the next larger rank: not all begin with the same one."""
         return sorted(self._peers, key=lambda peer: (peer < self._rank, peer))
 
-    def _connect_all(self, channels: dict[int, ProbeChannel]) -> Mapping[int, str]:
+    def _connect_all(self, channels: dict[int, ProbeChannel]) -> Mapping[int, PairProbe]:
         """Connects to all peers at once. Returns the errors of those that failed."""
-        errors: dict[int, str] = {}
+        errors: dict[int, PairProbe] = {}
 
         def connect(peer: int) -> None:
             result = self._connect(self._addresses[peer])
             with self._changed:
-                if isinstance(result, str):
+                if isinstance(result, PairProbe):
                     errors[peer] = result
                 else:
                     channels[peer] = result
@@ -195,7 +194,7 @@ class PairChecks:
             thread.join()
         return errors
 
-    def _connect(self, address: ProbeAddress) -> ProbeChannel | str:
+    def _connect(self, address: ProbeAddress) -> ProbeChannel | PairProbe:
         """Returns a channel to a peer, or why there is none. Retries while the peer may be about to start."""
         pause_s = _RETRY_RANGE_S[0]
         while True:
@@ -217,6 +216,7 @@ class PairChecks:
             except OSError as error:
                 text = f"{_error_text(error)} at {address.host}:{address.port}"
                 grace_s = _SILENCE_GRACE_S if isinstance(error, TimeoutError) else _ALIVE_GRACE_S
+                is_refused = isinstance(error, ConnectionRefusedError)
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed, timeout=pause_s)
                 now, alive_at = time.monotonic(), self._alive_at.get(address.rank)
@@ -225,7 +225,7 @@ class PairChecks:
                     or now >= self._connect_deadline
                     or (alive_at is not None and now >= alive_at + grace_s)
                 ):
-                    return text
+                    return PairProbe(text, is_absent=is_refused and alive_at is None)
             pause_s = min(pause_s * 2, _RETRY_RANGE_S[1])
 
     def _probe(self, channels: dict[int, ProbeChannel], peer: int) -> PairProbe:
@@ -440,7 +440,12 @@ def _parse_report(rank: int, value: object) -> PairReport:
     """Raises ProbeError."""
     with suppress(AttributeError, TypeError, ValueError):
         probes = {
-            int(peer): PairProbe(str(probe["error"]), float(probe["skew_s"]), float(probe["bytes_per_s"]))
+            int(peer): PairProbe(
+                str(probe["error"]),
+                float(probe["skew_s"]),
+                float(probe["bytes_per_s"]),
+                is_absent=probe["is_absent"] is True,
+            )
             for peer, probe in value.items()  # type: ignore[attr-defined]
         }
         return PairReport(rank, probes)
