@@ -72,18 +72,21 @@ class ReplicaPreflight:
         if self._pairs is None:
             return
         self._pairs.wait()
-        with self._lock:
-            self._may_interrupt = False
+        self.disable_interrupt()
         if self._pairs.failure is not None:
             raise PreflightFailed(self._pairs.failure)
         if self._spec.launch.rank == min(self._spec.launch.preflight.ranks):
             for warning in self._pairs.warnings:
                 self._folder.record_note(f"preflight: {warning}")
 
-    def close(self) -> None:
-        """Ends the connections to other replicas, because this one ends."""
+    def disable_interrupt(self) -> None:
+        """A check between replicas that fails from now on does not interrupt the main thread."""
         with self._lock:
             self._may_interrupt = False
+
+    def close(self) -> None:
+        """Ends the connections to other replicas, because this one ends."""
+        self.disable_interrupt()
         if self._pairs is not None:
             self._pairs.close()
 

@@ -89,12 +89,21 @@ class RunPreparation:
         """Prepares the run. Raises PrepareFailed. Waits for an unavailable server without a time limit."""
         is_done = False
         try:
-            prepared = self._run()
+            prepared = self._run_or_fail()
             is_done = True
             return prepared
-        except PreparationInterrupted as error:
+        except PreparationInterrupted as error:  # at most once, but also while another error is handled
             self.preflight.report(error.failure)
             raise PreflightFailed(error.failure) from error
+        finally:
+            if not is_done:
+                self.preflight.close()
+
+    def _run_or_fail(self) -> PreparedRun:
+        """Prepares the run. Raises PrepareFailed and PreparationInterrupted; afterwards no failed check
+        interrupts this thread."""
+        try:
+            return self._run()
         except PreflightFailed as error:
             self.preflight.report(error.failure)
             raise
@@ -107,8 +116,7 @@ class RunPreparation:
                 is_node_fault=Path(self.spec.node.home) / "cache",
             ) from error
         finally:
-            if not is_done:
-                self.preflight.close()
+            self.preflight.disable_interrupt()
 
     def _run(self) -> PreparedRun:
         launch = self.spec.launch
