@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.datasets.fingerprint import fingerprint
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.ids import Digest
 from hopyard.domain.resources import Resources
@@ -65,6 +66,13 @@ def modify_package(environment: Path) -> None:
     module.write_text("__version__ = 'POISONED'\n")
 
 
+def break_environment(environment: Path) -> None:
+    """Leaves an environment as if its build had not installed all packages."""
+    (record,) = environment.glob("lib/python*/site-packages/probe-1.5.dist-info")
+    remove_tree(record)
+    environment.with_name(f"{environment.name}.seen").write_text(fingerprint(environment, excluded=".ready"))
+
+
 def test_changed_environment_is_rebuilt(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.environment = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
@@ -76,6 +84,25 @@ def test_changed_environment_is_rebuilt(run_scenario: RunScenario) -> None:
         assert [ended.reason for ended in await fixture.wait_exits("b.1")] == ["finished"]
         assert fixture.sink.stream("b.1", 0, "stdout") == fixture.sink.stream("a.1", 0, "stdout")
         assert b"was changed on this node" in fixture.sink.stream("b.1", 0, "events")
+
+    run_scenario(scenario)
+
+
+def test_broken_environment_is_built_again_for_the_next_attempt(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.environment = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
+        await fixture.launch("a.1", SHOWS)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        prefix = Path(fixture.sink.stream("a.1", 0, "stdout").decode().split()[1])
+        break_environment(prefix)
+        await fixture.launch("b.1", SHOWS)
+        (failed,) = await fixture.wait_exits("b.1")
+        assert failed.kind is ExitKind.NODE_FAULT
+        assert "preflight check `environment` failed: package probe of its lock is not" in failed.reason
+        assert "hint: the next attempt builds the environment again" in failed.reason
+        await fixture.launch("b.2", SHOWS)
+        assert [ended.reason for ended in await fixture.wait_exits("b.2")] == ["finished"]
+        assert fixture.sink.stream("b.2", 0, "stdout") == fixture.sink.stream("a.1", 0, "stdout")
 
     run_scenario(scenario)
 

@@ -23,7 +23,7 @@ from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError
 from hopyard.replica.errors import PreflightFailed, PreparationInterrupted
 from hopyard.replica.pair_checks import PairChecks
-from hopyard.replica.python_environment import PythonInterpreter, locked_packages
+from hopyard.replica.python_environment import PythonInterpreter, locked_packages, mark_broken
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.server_connection import ServerConnection
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
 _START_TIMEOUT_S = 30.0  # of an interpreter
+_TOO_SLOW = f"did not start within {_START_TIMEOUT_S:.0f} s"
 
 
 class ReplicaPreflight:
@@ -135,6 +136,10 @@ class ReplicaPreflight:
         if problem:
             found = f"{problem} (node {self._spec.node.id})"
             hint = f"remove the folder {interpreter.virtual_env} to build it again"
+            if _TOO_SLOW not in problem:  # otherwise the machine is busy, and other runs may use the folder
+                with suppress(OSError):
+                    mark_broken(interpreter.virtual_env)
+                    hint = "the next attempt builds the environment again"
             raise PreflightFailed(CheckFailure(Check.ENVIRONMENT, found, hint))
 
     def _check_datasets(self, datasets: Mapping[str, Digest], cache: TreeCache) -> None:
@@ -157,7 +162,7 @@ def find_python_problem(path: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"the interpreter {path} did not start within {_START_TIMEOUT_S:.0f} s"
+        return f"the interpreter {path} {_TOO_SLOW}"
     except OSError as error:
         return f"the interpreter {path} does not start: {error.strerror or error}"
     if result.returncode:

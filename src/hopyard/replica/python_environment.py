@@ -460,6 +460,11 @@ def is_complete(folder: Path) -> bool:
         return False
 
 
+def mark_broken(folder: Path) -> None:
+    """Makes the next run that needs this environment build it again. Raises OSError."""
+    _fingerprint(folder).unlink(missing_ok=True)
+
+
 def _fingerprint(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.seen")
 
