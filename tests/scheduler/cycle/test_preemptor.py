@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.effective_limits import guaranteed_amounts
-from hopyard.domain.gang import Assignment, Gang, Placement
+from hopyard.domain.gang import Assignment, Gang, NodeSelector, Placement
 from hopyard.domain.hold_reason import HoldReason
-from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
+from hopyard.domain.ids import AttemptId, GangId, NodeId, PoolName, QueueName
 from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.scheduler.cycle.cluster_state import ClusterState
+from hopyard.scheduler.cycle.preemption_requests import GANG_SEARCH_BUDGET
 from hopyard.scheduler.cycle.preemptor import Preemptor
 from hopyard.scheduler.cycle.victim_search import Victim, gpu_weight_of, unsaved_gpu_seconds
 from hopyard.scheduler.explain.preemption_messages import preemption_message
@@ -165,6 +166,38 @@ def test_evaluator_that_follows_a_run_preempts_none() -> None:
     for follows, expected in (("train", set()), ("other", set()), (None, {"train"})):
         judge = gang("judge", 1, queue="a", priority=90, follows=follows)
         assert preempted_gangs(make_cluster(SHARED, {"n": 1}, running, pending=(judge,))) == expected
+
+
+def waiting_in_pool(pool: str, gpus: int, **options: Any) -> list[Gang]:
+    """More gangs of different shapes than one cycle searches victims for."""
+    where = NodeSelector((PoolName(pool),))
+    return [
+        gang(f"ahead{i}", gpus, cpus=1 + i / 100, user=f"u{i}", where=where, at=-100, **options)
+        for i in range(GANG_SEARCH_BUDGET[1] + 20)
+    ]
+
+
+def test_gangs_that_may_preempt_nothing_use_no_searches_while_an_evaluator_runs() -> None:
+    """Otherwise the gang that may preempt a run is not examined."""
+    judge = running_on("judge", "n", (0,), follows="train", queue="a", priority=90)
+    low = running_on("low", "n", (1,), queue="a", priority=10)
+    full = running_on("full", "m", tuple(range(16)), queue="a", priority=90)
+    queues = tree(queue("root"), queue("a", "root"), queue("b", "root"))
+    ahead, high = waiting_in_pool("m", 1, queue="b"), gang("high", 1, queue="a", priority=80)
+    cluster = make_cluster(queues, {"n": 2, "m": 16}, judge, low, full, pending=(*ahead, high))
+    cluster.nodes[NodeId("m")] = machine("m", 16, pool="m")
+    assert preempted_gangs(cluster) == {"low"}
+
+
+def test_searches_for_gangs_ahead_do_not_keep_a_run_from_preempting_its_evaluator() -> None:
+    judge = running_on("judge", "n", (0, 1), follows="train", queue="a", priority=90)
+    low = running_on("low", "m", (0,), queue="a", priority=30)
+    high = running_on("high", "m", (1,), queue="a", priority=90)
+    ahead, train = waiting_in_pool("m", 2, queue="a", priority=80), gang("train", 2, queue="a", priority=20)
+    queues = tree(queue("root"), queue("a", "root"))
+    cluster = make_cluster(queues, {"n": 2, "m": 2}, judge, low, high, pending=(*ahead, train))
+    cluster.nodes[NodeId("m")] = machine("m", 2, pool="m")
+    assert preempted_gangs(cluster) == {"judge"}
 
 
 def test_queue_reclaims_only_its_guarantee() -> None:

@@ -32,7 +32,8 @@ class ClusterState:
 
     capacity, quota_usage: free resources and quota in use now. empty_cluster: the free resources if no run
     existed and all nodes were schedulable. run_ends: the runs that hold resources, with their estimated ends.
-    pending_gangs: the pending gangs. running_by_queue: the runs that hold resources, by queue.
+    pending_gangs: the pending gangs. running_by_queue: the runs that hold resources, by queue. evaluators:
+    those of them that follow a gang, by this gang.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -41,6 +42,7 @@ class ClusterState:
         self.no_capacity_cache = NoCapacityCache()
         self._preemptible_priorities: dict[QueueName, Counter[int]] = {}
         self.running_by_queue: dict[QueueName, dict[GangId, Running]] = {}
+        self.evaluators: dict[GangId, dict[GangId, Running]] = {}
         self.stopping: dict[GangId, Running] = {}
         self._demand = Demand()
         self._rebuild_nodes()
@@ -199,6 +201,15 @@ class ClusterState:
         """Returns the lowest priority of the runs of a queue that can be preempted."""
         return min(self._preemptible_priorities.get(queue, ()), default=None)
 
+    def evaluators_of(self, gang: GangId) -> list[Running]:
+        """Returns the runs that follow the gang and hold resources, in a stable order."""
+        return sorted(self.evaluators.get(gang, {}).values(), key=lambda running: running.gang.id)
+
+    def evaluated_gangs(self) -> list[Gang]:
+        """Returns the pending gangs of which evaluators hold resources: these wait for them."""
+        found = (self.pending_gangs.find(gang) for gang in sorted(self.evaluators))
+        return [gang for gang in found if gang is not None]
+
     def _count_priority(self, gang: Gang, delta: int) -> None:
         if gang.preemptible:
             counts = self._preemptible_priorities.setdefault(gang.queue, Counter())
@@ -212,6 +223,8 @@ class ClusterState:
             self._demand.record(running.gang, 1)
             self._count_priority(running.gang, 1)
         runs[running.gang.id] = running
+        if running.gang.follows is not None:
+            self.evaluators.setdefault(running.gang.follows, {})[running.gang.id] = running
         self.borrowed_runs.invalidate_queue(running.gang.queue)
         self.time_slices.add(running)
         if running.stopping:
@@ -224,6 +237,11 @@ class ClusterState:
         self.stopping.pop(running.gang.id, None)
         runs = self.running_by_queue[running.gang.queue]
         del runs[running.gang.id]
+        if running.gang.follows is not None:
+            evaluators = self.evaluators[running.gang.follows]
+            del evaluators[running.gang.id]
+            if not evaluators:
+                del self.evaluators[running.gang.follows]
         self._demand.record(running.gang, -1)
         self._count_priority(running.gang, -1)
         self.borrowed_runs.forget_run(running)

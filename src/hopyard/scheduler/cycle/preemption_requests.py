@@ -90,7 +90,8 @@ class PreemptionRequests:
         return self._searches_done >= self.search_budget
 
     def may_preempt(self, queue: QueueName, priority: int) -> bool:
-        """Returns whether any run could be preempted by gangs of this priority in the queue."""
+        """Returns whether any run could be preempted by gangs of this priority in the queue, apart from
+        their own evaluators."""
         return self._preemptor.may_preempt(queue, priority)
 
     def preempt_for(self, gang: Gang) -> bool:
@@ -101,7 +102,9 @@ class PreemptionRequests:
             gang.follows is not None
             or gang.id in self.pending_preemptions
             or self.budget_spent
-            or not self.may_preempt(gang.queue, gang.priority)
+            or not (
+                gang.id in self._state.cluster_state.evaluators or self.may_preempt(gang.queue, gang.priority)
+            )
         ):
             return False
         self._searches_done += 1
@@ -115,12 +118,18 @@ class PreemptionRequests:
     def preempt_evaluators(self) -> None:
         """Preempts evaluators for the gangs that they follow, also for a gang that was skipped because equal
         gangs ahead of it were refused: these would wait for evaluators that wait for the gang."""
-        if self._lazy_preemptor is None:
-            return  # no gang was refused
-        for gang_id in self._preemptor.followed_gangs():
-            gang = self._state.pending_gangs.find(gang_id)
-            if gang is not None and gang.id not in self._state.placed:
-                self.preempt_for(gang)
+        gangs = [
+            gang for gang in self._state.cluster_state.evaluated_gangs() if gang.id not in self._state.placed
+        ]
+        if not gangs:
+            return
+        # otherwise gangs ahead could use up the budget in every cycle
+        self._searches_done = min(self._searches_done, self.search_budget - GANG_SEARCH_BUDGET[0])
+        first = self.cycle_number % len(gangs)
+        for gang in gangs[first:] + gangs[:first]:
+            self.preempt_for(gang)
+        if self.budget_spent:
+            self.recheck_times.append(self._state.now + RECHECK_INTERVAL)
 
     def _search_victims(self, gang: Gang) -> bool:
         if self._has_imminent_start(gang) or not self._preemptor.may_help(gang):

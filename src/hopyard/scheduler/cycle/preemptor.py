@@ -95,17 +95,12 @@ class Preemptor:
         ):
             cache.clear()
 
-    def followed_gangs(self) -> list[GangId]:
-        """Returns the gangs of which evaluators run."""
-        return sorted(self._followers)
-
     def may_preempt(self, queue: QueueName, priority: int) -> bool:
-        """Returns whether any run could be preempted by gangs of this priority in the queue."""
+        """Returns whether any run could be preempted by gangs of this priority in the queue, apart from
+        their own evaluators."""
         found_queue = self._queues.get(queue)
         if found_queue is None:
             return False
-        if self._followers:
-            return True
         if found_queue.preempts_lower or found_queue.time_slices:
             lowest = self._cluster_state.lowest_priority(queue)
             if lowest is not None and (found_queue.time_slices or lowest < priority):
@@ -138,7 +133,9 @@ class Preemptor:
 
     def _find_candidates(self, gang: Gang, key: _PreemptionKey) -> Iterator[tuple[int, Running]]:
         evaluators = [
-            running for running in self._followers.get(gang.id, ()) if running.gang.id not in self._preempted
+            running
+            for running in self._cluster_state.evaluators_of(gang.id)
+            if running.gang.id not in self._preempted
         ]
         found = {running.gang.id for running in evaluators}
         yield from ((EVALUATION_TIER, running) for running in evaluators)
@@ -188,7 +185,7 @@ class Preemptor:
             gang.priority,
             gang_service_class,
             self._reclaimable_queues(gang),
-            gang.id if gang.id in self._followers else None,
+            gang.id if gang.id in self._cluster_state.evaluators else None,
         )
 
     def _reclaimable_queues(self, gang: Gang) -> frozenset[QueueName]:
@@ -286,16 +283,6 @@ class Preemptor:
 
     def _is_preemptible(self, running: Running) -> bool:
         return running.gang.preemptible and running.gang.id not in self._preempted
-
-    @cached_property
-    def _followers(self) -> dict[GangId, list[Running]]:
-        """The running evaluators by the gang that they follow, in a stable order."""
-        found: dict[GangId, list[Running]] = {}
-        for runs in self._cluster_state.running_by_queue.values():
-            for running in runs.values():
-                if running.gang.follows is not None:
-                    found.setdefault(running.gang.follows, []).append(running)
-        return {gang: sorted(runs, key=lambda run: run.gang.id) for gang, runs in found.items()}
 
     @cached_property
     def _gpu_weight(self) -> Callable[[Placement], int]:
