@@ -154,6 +154,67 @@ def test_runs_ahead_do_not_keep_an_evaluator_from_its_end(count: int, others: di
     assert [placement.gang.id for placement in cluster.run_cycle().place] == ["train"]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("others", [{}, {"queue": "b"}, {"user": "bob"}])
+def test_run_starts_beside_its_evaluator_before_a_larger_run_that_waits_for_both(
+    count: int, others: dict[str, Any]
+) -> None:
+    """The larger run ahead waits for the end of the evaluator, which waits for its run."""
+    judge = running_on("judge", "n", (0,), follows="train", queue="a")
+    large = [gang(f"large{i}", 4, at=-100, **{"queue": "a", **others}) for i in range(count)]
+    cluster = make_cluster(SHARED, {"n": 4}, judge, pending=tuple(large))
+    assert not cluster.run_cycle().place
+    cluster.now += seconds(5)
+    cluster.submit(gang("train", 1, queue="a"))
+    new_plan = cluster.run_cycle()
+    assert not new_plan.preempt
+    assert [placement.gang.id for placement in new_plan.place] == ["train"]
+    assert [promise.gang for promise in new_plan.promises] == ["large0"]
+    cluster.now += seconds(5)
+    assert not cluster.run_cycle().place
+    for ended in ("train", "judge"):
+        cluster.finish(GangId(ended))
+    assert [placement.gang.id for placement in cluster.run_cycle().place] == ["large0"]
+
+
+def test_run_starts_beside_its_evaluator_before_a_larger_run_that_waits_for_their_quota() -> None:
+    judge = running_on("judge", "n", (0,), follows="train", queue="a")
+    queues = tree(queue("root"), queue("a", "root", maximum=4))
+    large = gang("large", 4, at=-1000, queue="a")
+    for name, expected in (("train", ["train"]), ("other", [])):
+        cluster = make_cluster(queues, {"n": 8}, judge, pending=(large, gang(name, 1, queue="a")))
+        new_plan = cluster.run_cycle()
+        assert [placement.gang.id for placement in new_plan.place] == expected
+        assert not new_plan.preempt
+
+
+def test_run_starts_beside_its_evaluator_before_runs_that_come_after_a_larger_run() -> None:
+    judge = running_on("judge", "n", (0,), follows="train", queue="a", limit_s=1000)
+    waiting = [
+        gang("large", 4, at=-100, queue="a", user="bob", limit_s=100),
+        gang("medium", 2, at=-50, queue="a"),
+    ]
+    cluster = make_cluster(SHARED, {"n": 4}, judge, pending=tuple(waiting))
+    assert [promise.gang for promise in cluster.run_cycle().promises] == ["large", "medium"]
+    cluster.now += seconds(5)
+    cluster.submit(gang("train", 3, queue="a"))
+    assert [placement.gang.id for placement in cluster.run_cycle().place] == ["train"]
+
+
+def test_promise_that_needs_no_evaluator_binds_its_run() -> None:
+    """The larger run starts after the other run, also if the evaluator does not end before."""
+    judge = running_on("judge", "n", (0,), follows="train", queue="a", limit_s=110)
+    other = running_on("other", "n", (1, 2), queue="a", limit_s=200)
+    large = gang("large", 5, at=-100, queue="a")
+    cluster = make_cluster(SHARED, {"n": 6}, judge, other, pending=(large,))
+    assert not cluster.run_cycle().place
+    cluster.now += seconds(5)
+    cluster.submit(gang("train", 2, queue="a"))
+    new_plan = cluster.run_cycle()
+    assert not new_plan.place
+    assert not new_plan.preempt
+
+
 def test_evaluator_stays_where_its_end_does_not_help() -> None:
     evaluator = running_on("judge", "n", (0,), follows="train", queue="a")
     large, small = gang("train", 3, queue="a"), gang("train", 1, queue="a")

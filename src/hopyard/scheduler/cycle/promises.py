@@ -356,14 +356,21 @@ class CyclePromises:
             self._gang(promise) for promise in self.current.values() if not node_set.isdisjoint(promise.nodes)
         ]
 
-    def outranked(self, gang: Gang) -> list[Gang]:
-        """Returns the gangs whose promises do not bind this gang, newest promise first."""
+    def non_binding(self, gang: Gang, evaluators: Set[GangId]) -> list[Gang]:
+        """Returns the gangs whose promises do not bind this gang, newest promise first: it outranks them, or
+        they wait for the end of its evaluators, which wait for it."""
+        waiting = self.waiting_for(evaluators)
         gangs = [self._gang(promise) for promise in self.current.values()]
         return [
             other
             for other in reversed(gangs)
-            if other.id != gang.id and outranks(gang, other, self._quota_usage, self._pending_gangs)
+            if other.id != gang.id
+            and (other.id in waiting or outranks(gang, other, self._quota_usage, self._pending_gangs))
         ]
+
+    def waiting_for(self, runs: Set[GangId]) -> frozenset[GangId]:
+        """Returns the gangs with promises that depend on the end of one of these runs."""
+        return self._timeline.promises_after(runs) if runs and self.current else frozenset()
 
     def _gang(self, promise: Promise) -> Gang:
         gang = self._pending_gangs.find(promise.gang)

@@ -70,6 +70,7 @@ class SchedulingCycle:
             self._schedule_pending()
             for gang in list(self._postponed_promises.values()):
                 self._place_or_renew(gang)
+            self._start_beside_evaluators()
             self._preemption_requests.preempt_evaluators()
         finally:
             self._preemption_requests.discard_assumed_stops()
@@ -342,27 +343,49 @@ class SchedulingCycle:
         return placement
 
     def _displace_promises(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
-        """Promises to gangs that it outranks do not bind the gang: it is started, or promised a start, before
-        they are promised one again. Promises for which runs were preempted do bind it, or these runs would
-        end in vain."""
-        state = self._state
-        outranked = [
+        """Promises to gangs that it outranks do not bind the gang, nor do promises that wait for the end of
+        its own evaluators: these end after it. Promises for which runs were preempted do bind it, or these
+        runs would end in vain."""
+        state, evaluators = self._state, self._cluster_state.evaluators.get(gang.id, {}).keys()
+        others = [
             other
-            for other in state.promises.outranked(gang)
+            for other in state.promises.non_binding(gang, evaluators)
             if other.id not in self._preemption_requests.pending_preemptions
         ]
-        if not outranked:
+        if not others:
             return block
-        for other in outranked:
+        for other in others:
             state.promises.drop(other.id)
         result = state.try_start(gang)
         if isinstance(result, Placement):
             state.start(result)
         elif gang.id in state.promises.current or not state.promises.is_unavailable(gang, result.reason):
             state.try_promise(gang, result)
-        for other in reversed(outranked):
+        for other in reversed(others):
             state.renew_promise(other)
         return result
+
+    def _start_beside_evaluators(self) -> None:
+        """Starts gangs of which evaluators run, also if they were skipped because gangs ahead of them were
+        refused: these would wait for resources or quota of evaluators that wait for the gang."""
+        state, max_placements = self._state, self._state.snapshot.max_placements or sys.maxsize
+        for gang in self._cluster_state.evaluated_gangs():
+            if (
+                gang.id in state.placed
+                or gang.id in self._preemption_requests.pending_preemptions
+                or len(state.placed) >= max_placements
+                or state.quick_block_reason(gang) is not None
+            ):
+                continue
+            evaluators = self._cluster_state.evaluators_of(gang.id)
+            if state.promises.waiting_for({running.gang.id for running in evaluators}):
+                self._displace_promises(gang, NO_CAPACITY_BLOCK)
+            elif gang.id not in state.promises.current and any(
+                self._starvation_guard.hold_detail(running.gang) is not None for running in evaluators
+            ):
+                result = state.try_start(gang)
+                if isinstance(result, Placement):
+                    state.start(result)
 
     def _record_refusal(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
         """Applies the consequences of a refusal to other gangs."""

@@ -3,7 +3,8 @@ blocked gangs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
@@ -387,6 +388,38 @@ class BackfillTimeline:
         """Returns the runs that are expected to end on the nodes of a promised gang before it starts."""
         slot = self._outlook.slots.get(gang)
         return frozenset(slot.awaited_runs) if slot else frozenset()
+
+    def promises_after(self, runs: Set[GangId]) -> frozenset[GangId]:
+        """Returns the promised gangs that cannot start before one of these runs has ended: it holds resources
+        that they need, or they come after such a gang on its nodes."""
+        found: set[GangId] = set()
+        waiting_from_s: dict[NodeId, float] = {}
+        slots = self._outlook.slots.values()
+        for slot in sorted(slots, key=lambda each: (each.expected_start_s, each.promise.gang)):
+            nodes = {assignment.node for assignment in slot.placement.assignments}
+            is_later = any(
+                node in waiting_from_s and slot.expected_start_s > waiting_from_s[node] for node in nodes
+            )
+            if is_later or self._needs_end_of(slot, runs):
+                found.add(slot.promise.gang)
+                for node in nodes:
+                    waiting_from_s.setdefault(node, slot.expected_start_s)
+        return frozenset(found)
+
+    def _needs_end_of(self, slot: PromisedSlot, runs: Set[GangId]) -> bool:
+        """Returns whether the place of the slot stays too small if of all awaited runs only these remain."""
+        if runs.isdisjoint(slot.awaited_runs):
+            return False
+        needed = amounts_by_node(slot.placement)
+        free = {node: Counter(self._outlook.capacity.free_on(node)) for node in needed}
+        for end in self._outlook.ends_on(needed.keys()):
+            if end.gang in slot.awaited_runs and end.gang not in runs:
+                for node, amounts in amounts_by_node(end.placement).items():
+                    if node in free:
+                        free[node].update(amounts)
+        return any(
+            amount > free[node][name] for node, amounts in needed.items() for name, amount in amounts.items()
+        )
 
     def withdraw_promise(self, gang: GangId) -> None:
         """Withdraws the promise of the gang in this cycle."""
