@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from hopyard.domain.preflight import (
     CheckFailure,
     NodeFailure,
     Preflight,
+    all_reduce_turns,
     checked_peers,
     cordon_reason,
     has_all_reduce,
@@ -56,11 +58,23 @@ def test_peers_are_mutual_and_connect_all_replicas(size: int, data: st.DataObjec
         rank not in others and rank in peers[other] for rank, others in peers.items() for other in others
     )
     following = dict(zip(ranks, [*ranks[1:], ranks[0]], strict=True))
-    assert size == 1 or all(following[rank] in peers[rank] for rank in ranks), "the ring of the all-reduce"
+    assert size == 1 or all(following[rank] in peers[rank] for rank in ranks)
     if size <= MAX_FULL_MESH:
         assert all(len(others) == size - 1 for others in peers.values())
     else:
         assert max(len(others) for others in peers.values()) <= 2 * size.bit_length()
+
+
+@pytest.mark.parametrize("size", [*range(1, 70), 100, 127, 128, 1000])
+def test_all_reduce_sums_up_all_replicas_in_few_turns_with_checked_peers(size: int) -> None:
+    numbers = [3**position for position in range(size)]  # no other sum of some of them is equal
+    sums, turns = numbers, all_reduce_turns(size)
+    for distance, from_own in turns:
+        added = numbers if from_own else sums
+        sums = [added[position] + sums[position - distance] for position in range(size)]
+        assert {distance % size, -distance % size} <= {*checked_peers(0, range(size))}
+    assert sums == [sum(numbers)] * size
+    assert len(turns) <= 2 * (size.bit_length() - 1)
 
 
 def test_all_reduce_follows_the_launcher_unless_checks_are_full() -> None:

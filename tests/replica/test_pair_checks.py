@@ -81,6 +81,11 @@ def test_replicas_of_two_nodes_check_each_other_and_add_up() -> None:
         assert run_checks(specs) == [None] * 4
 
 
+def test_replicas_of_a_gang_without_full_mesh_add_up() -> None:
+    with gang("abc" * 6) as specs:
+        assert run_checks(specs) == [None] * 18
+
+
 def test_unreachable_replica_is_named_and_only_its_own_node_blamed() -> None:
     with gang("abcd", r2=9) as specs:  # no program listens at port 9 of its address
         failures = run_checks(specs)

@@ -79,16 +79,35 @@ def has_all_reduce(checks: Preflight, launcher: Launcher) -> bool:
 
 def checked_peers(rank: int, ranks: Sequence[int]) -> tuple[int, ...]:
     """Returns the replicas that are checked with this one: all others of a gang of at most `MAX_FULL_MESH`
-    replicas. In a larger gang they are at the distances 1, 2, 4, 8 … around the ring of all ranks, in both
-    directions, so that the number of connections grows with the logarithm of the size."""
+    replicas. In a larger gang they are at the distances 1/2, 1/4, 1/8 … of the size around the ring of all
+    ranks, in both directions, so that the number of connections grows with the logarithm of the size."""
     members = sorted(ranks)
     size = len(members)
     if size <= MAX_FULL_MESH:
         return tuple(other for other in members if other != rank)
     own = members.index(rank)
-    distances = [1 << power for power in range((size // 2).bit_length())]
+    distances = [size >> power for power in range(1, size.bit_length())]
     found = {members[(own + sign * distance) % size] for distance in distances for sign in (1, -1)}
     return tuple(sorted(found - {rank}))
+
+
+def all_reduce_turns(size: int) -> list[tuple[int, bool]]:
+    """Returns the turns in which all replicas of a gang add up numbers: each a distance around the ring of
+    all ranks, and whether the sum starts again from the own numbers.
+
+    In each turn, a replica sends its sum to the replica at this distance after it, and receives the sum of
+    the replica as far before it. It adds this to its own sum, or to its own numbers alone. The sums of n
+    replicas thus become sums of 2n, or of n + 1. There are at most 2 log2(size) turns, and all distances are
+    among those of `checked_peers`.
+    """
+    turns, summed = list[tuple[int, bool]](), 1
+    for bit in f"{size:b}"[1:]:
+        turns.append((summed, False))
+        summed *= 2
+        if bit == "1":
+            turns.append((1, True))
+            summed += 1
+    return turns
 
 
 @dataclass(frozen=True, slots=True)

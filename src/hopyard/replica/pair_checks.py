@@ -1,8 +1,8 @@
 """Checks the connections between the replicas of a gang before their scripts start, beside the preparation.
 
 Each replica connects to the others, compares the clocks, measures the bandwidth, exchanges its findings with
-theirs, and adds up numbers with them around a ring where the launcher has an all-reduce. All replicas thus
-judge the same findings.
+theirs, and adds up numbers with them where the launcher has an all-reduce. All replicas thus judge the same
+findings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hopyard.domain.preflight import (
     PREFLIGHT_LIMIT_S,
     Check,
     CheckFailure,
+    all_reduce_turns,
     checked_peers,
     has_all_reduce,
 )
@@ -68,7 +69,7 @@ class PairChecks:
         self._alive_at: dict[int, float] = {}  # peers that have connected, by the monotonic clock
         self._connected: set[int] = set()  # peers with a connection to this replica now
         self._reports: dict[int, PairReport] = {}
-        self._partial_sums: dict[int, list[int]] = {}  # by round
+        self._partial_sums: dict[int, list[int]] = {}  # by turn
         self._is_finished, self._is_closed = False, False
         self.failure: CheckFailure | None = None
         self.warnings: tuple[str, ...] = ()
@@ -287,17 +288,18 @@ class PairChecks:
             self._changed.wait_for(lambda: self._is_closed, timeout=_ALIVE_GRACE_S)
 
     def _all_reduce(self, channels: Mapping[int, ProbeChannel]) -> CheckFailure | None:
-        """Adds up numbers of all replicas: each passes on what it receives to the next one of the ring."""
+        """Adds up numbers of all replicas."""
         size, position = len(self._ranks), self._ranks.index(self._rank)
-        following = self._ranks[(position + 1) % size]
         numbers = [self._rank + 1 + i for i in range(_ALL_REDUCE_NUMBERS)]
-        total, passed_on = list(numbers), numbers
+        total = numbers
         try:
-            for turn in range(size - 1):
-                channels[following].send(do="sum", turn=turn, numbers=passed_on)
+            for turn, (distance, from_own) in enumerate(all_reduce_turns(size)):
+                following = self._ranks[(position + distance) % size]
+                channels[following].send(do="sum", turn=turn, numbers=total)
                 channels[following].receive()
-                passed_on = self._receive_numbers(turn)
-                total = [one + other for one, other in zip(total, passed_on, strict=True)]
+                received = self._receive_numbers(turn)
+                added = numbers if from_own else total
+                total = [one + other for one, other in zip(added, received, strict=True)]
         except (OSError, ValueError) as error:
             self._wait_for_stop()
             return CheckFailure(
