@@ -92,8 +92,13 @@ class LatestMetrics:
 
     @property
     def last_steps(self) -> dict[str, int]:
-        """The step of the newest point so far, by name."""
-        return self._initial_steps | {name: step for name, (step, _) in self.latest.items()}
+        """The step of the newest point in this stream, by name."""
+        return {name: step for name, (step, _) in self.latest.items()}
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the points so far."""
+        return {self._names[series] for series in self._last if series in self._names}
 
     @property
     def latest(self) -> dict[str, StepValue]:
