@@ -77,6 +77,7 @@ class LiveRun:
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     # the rank whose values count, by metric: the lowest that reports it
     ranks: dict[str, int] = field(default_factory=dict)
+    has_params: bool = False  # whether the script has declared parameters
     progress: LoopProgress | None = None
     system: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # rank -> newest sample
     last_at: float = 0.0  # the newest time of an event, unix seconds
@@ -229,6 +230,7 @@ class LiveRun:
             if _is_name(name) and _is_scalar(value)
         }
         self._params.update(list(valid.items())[:NAMES_LIMIT])
+        self.has_params |= bool(valid)
         return bool(valid)
 
     def _apply_tags(self, values: Mapping[str, Any], note: object) -> bool:
