@@ -23,6 +23,7 @@ from hopyard.domain.metric_records import (
     POINT,
     pack_definition,
     pack_point,
+    pack_purge,
     read_point_blocks,
     read_records,
     series_id,
@@ -228,6 +229,17 @@ def test_extremes_are_those_of_the_visible_curve() -> None:
         await log(attempt, 1, "metrics", -12.0, 12.0)
         assert await known() == ({"a": ((2, 1.0), (1, 2.0))}, [1.0, 2.0])
         assert (await stores.runs.latest_metrics([run]))[run] == {"a": (3, 1.0)}
+        # another curve, of which the lowest point is replaced
+        curve = [pack_point(POINT, series_id("b"), step, 1.0, value) for step, value in ((0, 2.0), (1, 0.0))]
+        later = pack_purge(series_id("b"), 1), pack_point(POINT, series_id("b"), 1, 1.0, 1.0)
+        for records in ((pack_definition("b"), *curve), later):
+            offset = (await ingest.append(attempt, 0, [])).get("tensorboard", 0)
+            await ingest.append(attempt, 0, [Segment("tensorboard", offset, b"".join(records))])
+            await ingest.flush(attempt, 0)
+        assert (await stores.runs.latest_metrics([run]))[run] == {"a": (3, 1.0), "b": (1, 1.0)}
+        [summary] = await stores.runs.list_summaries("d", limit=1, latest=True, extremes=True)
+        assert (await best.results([summary], "b", higher=False))[run].value == 1.0
+        assert (await best.results([summary], "a", higher=True))[run].value == 2.0
         await streams.close()
 
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hopyard.domain.metric_records import NO_STEP, Point, read_records
+from hopyard.domain.metric_records import NO_STEP, Point, Purge, read_records
 from hopyard.domain.stream_limits import LOGGED_STREAM, METRIC_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.private_files import open_no_follow
@@ -60,6 +60,8 @@ class MetricHistory:
                 for record in read_records(data, stream.names):
                     if isinstance(record, int):
                         consumed = record
+                    elif isinstance(record, Purge):
+                        continue  # newer points follow
                     elif record.series in stream.names and record.series not in logged:
                         self._recent.append((stream.names[record.series], record))
                 if not consumed:

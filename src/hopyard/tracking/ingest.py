@@ -41,7 +41,8 @@ log = logging.getLogger("hopyard.tracking")
 class _ReplicaStreams:
     """The state of one replica's streams between two syncs.
     superseded: a later attempt of the run exists. limits: how many bytes are stored. may_restart: by the
-    restart policy of its role. is_outdated: a restart may have hidden metrics that were applied."""
+    restart policy of its role. is_outdated: a restart or a purge may have hidden metrics that were
+    applied."""
 
     attempt: AttemptId
     rank: int
@@ -436,7 +437,12 @@ class StreamIngest:
                 replica.metric_readers[stream].feed(data, hidden=True)
                 return False
             logged = replica.metric_readers[LOGGED_STREAM].names if stream != LOGGED_STREAM else ()
-            return live.apply_points(rank, replica.metric_readers[stream], data, logged=logged)
+            reader = replica.metric_readers[stream]
+            is_changed = live.apply_points(rank, reader, data, logged=logged)
+            if span is None and reader.has_purge:
+                replica.is_outdated = True
+            reader.has_purge = False
+            return is_changed
         changed = False
         if stream == "events":
             for event in replica.line_readers[stream].feed(data):

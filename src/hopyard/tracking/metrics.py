@@ -101,11 +101,19 @@ class _ColumnReader:
         """hidden: a later process repeats these points, so only the names are read. Raises IntegrityError for
         damaged data; the records before it are read."""
         self._partial_record += data
-        for part in read_point_blocks(self._partial_record, self._names):
+        on_purge = None if hidden else self._purge
+        for part in read_point_blocks(self._partial_record, self._names, on_purge):
             if isinstance(part, int):
                 self._partial_record = self._partial_record[part:]
             elif not hidden:
                 self._append(part)
+
+    def _purge(self, number: int, step: int) -> None:
+        """Hides the points of a TensorBoard writer that another one continues."""
+        name = self._names.get(number)
+        series = None if name is None or name in self._logged else self._columns.series.get(name)
+        if series is not None:
+            _drop_from(series, step)
 
     @property
     def names_with_points(self) -> set[str]:
