@@ -32,7 +32,7 @@ _FOLDER_MARKERS = (
     "trainer_state.json", "random_states_*.pkl", "optimizer.bin", "*.index.json", ".metadata",
     "saved_model.pb", "training_metadata.json", "zero_pp_rank_*", "*.distcp",
 )  # fmt: skip
-_FOLDER_SUFFIX = ".ckpt"  # of Lightning, whose sharded checkpoints are folders
+_FOLDER_SUFFIX = ".ckpt"  # of Lightning: a sharded checkpoint is a folder
 # TensorFlow: `model-5.index`, `model-5.data-00000-of-00001`
 _TF_PART = re.compile(r"(.+)\.(?:index|data-\d{5}-of-\d{5})")
 # the names of the newest checkpoint, and settings beside checkpoints

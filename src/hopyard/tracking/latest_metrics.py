@@ -27,7 +27,7 @@ class LatestMetrics:
         # series -> step and value of its lowest and of its highest point so far
         self._extremes: dict[int, list[Any]] = {}
         self._fed: dict[int, StepValue] = {}  # the newest points of the newest bytes
-        self._unknown = set[int]()  # series whose extremes may be hidden now
+        self._unknown = set[int]()  # series with extremes that may be hidden now
         self.is_damaged = False
         self.has_purge = False  # since the caller has set it last
         self.first_step: int | None = None  # of the first point
