@@ -85,6 +85,8 @@ def test_keep_chooses_checkpoints_and_the_list_shows_why(shell: Shell) -> None:
     for words, message in (
         (("--keep", "last=0"), "--keep: last=0 is out of range"),
         (("--keep", "best"), "--keep: `best` is not KEY=VALUE"),
+        (("--keep", ""), "--keep: `` is not KEY=VALUE"),
+        (("--python", ""), "--python: `` is not a version"),
     ):
         refused = shell.hop("run", *words, "both.py")
         assert refused.code == 2 and message in refused.stderr_text

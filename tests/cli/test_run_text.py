@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 
 from hopyard.cli.diff import _comparable_fields
-from hopyard.cli.info import _attempt_lines, _latest_lines, _queue_settings, _role_text
+from hopyard.cli.info import _attempt_lines, _event_lines, _latest_lines, _queue_settings, _role_text
 from hopyard.cli.ps import gpu_request_text, run_table
 from hopyard.cli.run_text import metrics_line, queue_line, start_line
 from hopyard.client.build_run import build_request
+
+
+def test_long_alert_is_one_line_among_the_events() -> None:
+    alert = {"at": "2026-01-01T00:00:00+00:00", "kind": "alert", "detail": "error: nan\nat: " + "x" * 1000}
+    [line, other] = _event_lines([alert, {**alert, "kind": "preempted", "detail": "y" * 200}])
+    text = line.partition("alert: ")[2]
+    assert text.startswith("error: nan at: xxx") and text.endswith("x…") and len(text) == 120
+    assert other.endswith("y" * 200)
 
 
 def spec(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:

@@ -56,3 +56,5 @@ def test_tensorboard_shows_metrics_and_event_files(shell: Shell, client: Client,
         assert shell.hop("stop", name).code == 0
     missing = shell.hop("tensorboard", "nothing-like-it")
     assert missing.code == 2
+    version = shell.hop("tensorboard", "--python", "3.12", run)  # as for `--requirements`
+    assert (version.code, "`3.12` is not the path" in version.stderr_text) == (2, True)

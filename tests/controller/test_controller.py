@@ -13,8 +13,8 @@ import pytest
 
 from hopyard.controller import scheduling_loop
 from hopyard.controller.controller import CYCLE_PAUSE_FACTOR
-from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.cluster import Observation, Plan, Snapshot
 from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id, split_attempt
 from hopyard.domain.replica import StopOrder
@@ -493,6 +493,35 @@ def test_wait_for_cycle_sets_the_queue_position(tmp_path: Path) -> None:
         run = await harness.submit(gpus=4)
         assert await harness.controller.wait_for_cycle(10)
         assert (await harness.runs.get(run)).position == 1
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_run_shows_that_a_replica_ended_before_it_had_sent_everything(tmp_path: Path) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
+        inner = harness.engine
+
+        class Engine:
+            def __getattr__(self, name: str) -> object:
+                return getattr(inner, name)
+
+            async def observe(self) -> Observation:
+                seen = await inner.observe()
+                attempts = (
+                    AttemptStatus(
+                        status.attempt,
+                        tuple(replace(each, is_unsent=each.exit is not None) for each in status.replicas),
+                    )
+                    for status in seen.attempts
+                )
+                return replace(seen, attempts=tuple(attempts))
+
+        harness.engine = Engine()  # type: ignore[assignment]
+        harness.start()
+        run = await harness.submit()
+        await harness.advance_until(lambda: harness.is_final(run))
+        [sentence] = (await harness.runs.get(run)).unstored
+        assert sentence.startswith("the last output and files of replica 0 may be missing")
 
     run_scenario(tmp_path, scenario)
 

@@ -67,6 +67,23 @@ def test_files_are_grouped_as_frameworks_write_them() -> None:
     ]
 
 
+def test_sharded_checkpoint_is_one_folder() -> None:
+    sharded = [f"work/out/last.ckpt/{name}" for name in ("__0_0.distcp", "__1_0.distcp")]
+    deepspeed = [
+        f"work/out/best.ckpt/{name}"
+        for name in ("latest", "checkpoint/mp_rank_00_model_states.pt", "checkpoint/zero_pp_rank_0_optim.pt")
+    ]
+    shards = ["work/out/model/__0_0.distcp"]
+    groups = group_checkpoints([*sharded, *deepspeed, *shards], ("out",))
+    assert groups == {
+        "work/out/last.ckpt": tuple(sharded),
+        "work/out/best.ckpt": tuple(sorted(deepspeed)),
+        "work/out/model": tuple(shards),
+    }
+    assert [is_whole(groups[name]) for name in ("work/out/last.ckpt", "work/out/model")] == [False] * 2
+    assert is_whole([*sharded, "work/out/last.ckpt/.metadata"])
+
+
 def test_folder_is_whole_with_the_file_that_is_written_last() -> None:
     files = ["c-5/model.safetensors", "c-5/optimizer.pt", "c-5/scheduler.pt", "c-5/rng_state.pth"]
     assert not is_whole(files)

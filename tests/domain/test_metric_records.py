@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,11 @@ from hopyard.domain.metric_records import (
     NO_STEP,
     POINT,
     Point,
+    Purge,
     complete_bytes,
     pack_definition,
     pack_point,
+    pack_purge,
     read_point_blocks,
     read_records,
     series_id,
@@ -25,6 +28,21 @@ from hopyard.errors import IntegrityError
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 steps = st.integers(-(2**63), 2**63 - 1) | st.just(NO_STEP)
 points = st.tuples(names, steps, st.floats(), st.floats())
+
+
+def test_purge_is_one_record() -> None:
+    head = pack_definition("a") + pack_point(POINT, series_id("a"), 5, 1.0, 2.0)
+    data = head + pack_purge(series_id("a"), 3) + head
+    records = list(read_records(data, {}))
+    assert [record.step for record in records if isinstance(record, Point | Purge)] == [5, 3, 5]
+    found: list[Any] = []
+    seen: list[tuple[int, int]] = []
+    for part in read_point_blocks(data, {}, on_purge=lambda *purge: seen.append(purge)):
+        found += [part] if isinstance(part, int) else [step for _, _, step, _, _ in part]
+    assert (found, seen) == ([5, 5, len(data)], [(series_id("a"), 3)])
+    cut = data[: len(head) + 5]
+    assert complete_bytes(data) == len(data) and complete_bytes(cut) == len(head)
+    assert list(read_records(cut, {}))[-1] == [*read_point_blocks(cut, {})][-1] == len(head)
 
 
 def write(items: list[tuple[str, int, float, float]]) -> bytes:
@@ -102,7 +120,7 @@ def test_records_before_damage_are_read(
     items: list[tuple[str, int, float, float]], data: st.DataObject
 ) -> None:
     good = write(items)
-    reader = read_records(good + bytes([data.draw(st.integers(3, 255))]), {})
+    reader = read_records(good + bytes([data.draw(st.integers(4, 255))]), {})
     assert len([next(reader) for _ in items]) == len(items)
     with pytest.raises(IntegrityError):
         next(reader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,37 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("lightning", reason="needs Lightning")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
+PYTORCH_LIGHTNING = """
+import importlib, sys
+sys.modules["lightning"] = None  # it is absent
+from hopyard.integrations import lightning
+from hopyard.integrations.lightning import HopCallback
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+    def training_step(self, batch, index):
+        return self.net(batch).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+hopyard = HopCallback(sys.argv[1])
+options = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")
+Trainer(callbacks=[hopyard], max_epochs=1, **options).fit(Net(), torch.ones(2, 1))
+print(hopyard.best_model_path)
+del sys.modules["lightning"]  # both are there, and the script has imported one
+assert issubclass(importlib.reload(lightning).HopCallback, Callback)
+"""
 BATCHES, EPOCHS = 3, 4
+
+
+def test_pytorch_lightning_is_accepted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PYTORCH_LIGHTNING, str(tmp_path)]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert (done.stdout.strip(), done.returncode) == (str(tmp_path / "hop-step=2.ckpt"), 0), done.stderr
 
 
 def train(on_batch: Callable[[int], None], *, logger: Any = False) -> list[float]:

@@ -50,11 +50,12 @@ ALL = (LauncherPeer("chief", 0), LauncherPeer("worker", 0), LauncherPeer("worker
 
 
 def test_processes_of_torchrun_meet_at_the_first_replica() -> None:
-    words = torchrun_words(make_spec(Launcher.TORCHRUN, "worker-1", WORKERS), ["p", "-u", "a.py", "-m"], "/p")
+    spec = make_spec(Launcher.TORCHRUN, "worker-1", WORKERS)
+    words = torchrun_words(spec, ["p", "-u", "a.py", "-m"], "/p", "/logs")
     assert words[:4] == ["/p", "-u", "-m", "torch.distributed.run"]
     assert set(words[4:-5]) == {
         "--nnodes=2", "--node-rank=1", "--nproc-per-node=4", "--master-addr=127.1.0.2", "--master-port=5001",
-        "--role=worker",
+        "--role=worker", "--log-dir=/logs",
     }  # fmt: skip
     assert words[-5:] == ["--no-python", "p", "-u", "a.py", "-m"]
 

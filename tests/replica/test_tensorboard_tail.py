@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tensorboardX import SummaryWriter
 
-from hopyard.domain.metric_records import Point, read_records
+from hopyard.domain.metric_records import Point, Purge, read_records
 from hopyard.replica.output_metrics import append_missing_points
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.tensorboard_tail import EVENT_FILES, EVENT_POSITIONS, TensorBoardTail, read_positions
@@ -50,6 +52,42 @@ def test_thread_reads_what_was_written_before_the_end(folder: ReplicaDir) -> Non
     assert points(folder) == [("new", 2.0)]
     expected = "of TensorBoard, these stay in its event files: meshes (a, b, c and 1 more)"
     assert tail.unsupported_sentence() == expected
+
+
+def visible(folder: ReplicaDir) -> dict[str, list[tuple[int, float]]]:
+    names: dict[int, str] = {}
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for record in read_records((folder.streams / "tensorboard").read_bytes(), names):
+        if isinstance(record, Purge):
+            curve = curves[names[record.series]]
+            curve[:] = [point for point in curve if point[0] < record.step]
+        elif isinstance(record, Point):
+            curves.setdefault(names[record.series], []).append((record.step, record.value))
+    return curves
+
+
+def test_writer_that_continues_replaces_later_points_of_its_folder(folder: ReplicaDir) -> None:
+    tail = TensorBoardTail(folder)
+
+    def write(name: str, value: float, begin: int, **options: Any) -> None:
+        with SummaryWriter(str(folder.work / "runs" / name), filename_suffix=str(value), **options) as writer:
+            for step in range(begin, begin + 4):
+                writer.add_scalar("loss", value, step)
+        tail.poll()
+
+    write("train", 1.0, 0)
+    write("val", 2.0, 0)
+    position = (folder.root / EVENT_POSITIONS).read_bytes()
+    write("train", 3.0, 2, purge_step=2)
+    expected = {
+        "train/loss": [(0, 1.0), (1, 1.0), *((step, 3.0) for step in range(2, 6))],
+        "val/loss": [(step, 2.0) for step in range(4)],
+    }
+    assert visible(folder) == expected
+    (folder.root / EVENT_POSITIONS).write_bytes(position)  # a replica that adopts it reads this part again
+    resumed = TensorBoardTail(folder, resume=read_positions(folder))
+    resumed.poll()
+    assert visible(folder) == expected
 
 
 def test_lowest_step_is_a_step(folder: ReplicaDir) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hopyard.domain.evaluation import EvaluationSpec
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.param_format import ParamFormat, ParamStyle, ScriptOption
@@ -52,6 +54,14 @@ def test_nothing_is_claimed_where_it_is_uncertain(
     lines = [json.dumps({"by": kind, "read": []}) for kind in kinds]
     (tmp_path / READS_FILE).write_text("\n".join(lines))
     assert find_unread_params(launch, ReplicaDir(tmp_path)) == unread
+
+
+def test_evaluator_need_not_read_the_parameters_of_the_training(tmp_path: Path) -> None:
+    (tmp_path / READS_FILE).write_text(json.dumps({"by": "python", "read": []}))
+    launch = launch_of(("python", "eval.py"), None)
+    assert find_unread_params(launch, ReplicaDir(tmp_path)) == ["lr", "x"]
+    evaluator = replace(launch, evaluation=EvaluationSpec(RunId("other")))
+    assert find_unread_params(evaluator, ReplicaDir(tmp_path)) == []
 
 
 HOLDER: dict[str, Any] = {"by": "holder", "held": ["lr"], "process": 7}

@@ -133,6 +133,8 @@ def test_params_work_in_script(replica: Replica) -> None:
         == "hopyard: -p epoch=…: the script has no parameter `epoch`; did you mean `epochs`?"
     )
     assert replica.events_of("params")[-1]["values"] == {"lr": 0.01, "epochs": 3, "seed": 7}
+    evaluator = replica.run(code, HOPYARD_PARAMS='{"epoch": 1}', HOPYARD_EVALUATION='{"run": "x"}')
+    assert evaluator.stderr == ""
 
 
 def test_invalid_override_ends_script_with_reason(replica: Replica) -> None:

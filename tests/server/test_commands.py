@@ -45,6 +45,8 @@ def test_commands_are_delivered_once_and_answered(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         script, path = Script(api, run), f"/runs/{run['id']}/commands"
+        undeclared = await api.request("POST", path, {"kind": "set", "params": {"lr": 1}}, status=409)
+        assert "has declared no parameters so far, so it has no `lr`" in undeclared["error"]["message"]
         assert await script.sync(event(kind="params", values={"lr": 0.1, "epochs": 5})) == []
         early = await api.request("POST", path, {"kind": "pause"}, status=409)
         assert "has no safe point so far" in early["error"]["message"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId, RunName
-from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
+from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, pack_purge, series_id
 from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.interfaces.streams import Segment
 from hopyard.stores.stream_files import FolderStreams
@@ -94,6 +94,45 @@ def test_attempt_without_points_hides_none_and_other_metrics_end_at_its_first_st
     assert asyncio.run(scenario(second)) == {"acc": [0, 1], "loss": [0, 1, 2]}
     assert asyncio.run(scenario(second, names=["acc"])) == {"acc": [0, 1]}
     assert asyncio.run(scenario(second, limit=1)) == {"acc": [0, 1]}
+
+
+def test_event_files_add_no_second_curve_of_a_logged_name(tmp_path: Path) -> None:
+    def curves(value: float, *names: str) -> bytes:
+        points = (pack_point(POINT, series_id(name), step, 1.0, value) for name in names for step in (0, 1))
+        return b"".join(map(pack_definition, names)) + b"".join(points)
+
+    async def scenario(**options: Any) -> dict[str, list[tuple[int, float]]]:
+        streams = FolderStreams(tmp_path / str(options))
+        attempts = tuple(AttemptId(f"r.{number}") for number in (1, 2))
+        first = [
+            Segment("tensorboard", 0, curves(0.5, "loss", "lr")),
+            Segment("metrics", 0, curves(1.5, "loss")),
+        ]
+        await streams.append(attempts[0], 0, first)
+        # this attempt does not log with `hop.log`
+        await streams.append(attempts[1], 0, [Segment("tensorboard", 0, curves(2.5, "loss"))])
+        found = await read_series(streams, RunHistory(RUN, VisibleStreams(attempts, {})), **options)
+        await streams.close()
+        return {name: list(zip(each.steps, each.values, strict=True)) for name, each in found.items()}
+
+    loss = [(0, 1.5), (1, 1.5), (0, 2.5), (1, 2.5)]
+    assert asyncio.run(scenario()) == {"loss": loss, "lr": [(0, 0.5), (1, 0.5)]}
+    assert asyncio.run(scenario(names=["loss"])) == asyncio.run(scenario(limit=1)) == {"loss": loss}
+
+
+def test_purge_hides_later_points(tmp_path: Path) -> None:
+    async def scenario() -> list[tuple[int, float]]:
+        streams = FolderStreams(tmp_path)
+        data = pack_definition("loss")
+        for value, steps in ((0.5, range(4)), (1.5, range(2, 5))):
+            data += pack_purge(LOSS, steps[0]) if value > 1 else b""
+            data += b"".join(pack_point(POINT, LOSS, step, 1.0, value) for step in steps)
+        await streams.append(ATTEMPT, 0, [Segment("tensorboard", 0, data)])
+        series = (await read_series(streams, RunHistory(RUN, VisibleStreams((ATTEMPT,), {}))))["loss"]
+        await streams.close()
+        return list(zip(series.steps, series.values, strict=True))
+
+    assert asyncio.run(scenario()) == [(0, 0.5), (1, 0.5), (2, 1.5), (3, 1.5), (4, 1.5)]
 
 
 def test_names_may_be_patterns(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from hopyard.domain.metric_records import (
     POINT,
     pack_definition,
     pack_point,
+    pack_purge,
     read_point_blocks,
     read_records,
     series_id,
@@ -177,7 +178,7 @@ def test_metric_is_taken_from_lowest_rank() -> None:
             pack_definition(name) + pack_point(POINT, series_id(name), step, 1.0, value)
             for name, step, value in points
         )
-        return live.apply_points(rank, "metrics", readers[rank], data)
+        return live.apply_points(rank, readers[rank], data)
 
     assert apply(2, ("loss", 1, 2.0), ("own", 1, 1.0))
     assert apply(0, ("loss", 1, 1.0))
@@ -217,14 +218,28 @@ def test_extremes_are_those_of_the_visible_curve() -> None:
 
         await log(attempt, 1, "metrics", -9.0, 9.0)
         assert await known() == ({"a": ((0, -9.0), (1, 9.0))}, [-9.0, 9.0])
+        await log(attempt, 0, "tensorboard", 3.0, 0.5)  # another curve of the same name: `hop.log` counts
+        assert await known() == ({"a": ((1, 0.5), (0, 3.0))}, [0.5, 3.0])
         await log(attempt, 0, "metrics", math.nan, 2.0, 1.0, 1.0)
-        await log(attempt, 0, "tensorboard", 3.0)
-        assert await known() == ({"a": ((2, 1.0), (0, 3.0))}, [1.0, 3.0])
+        assert await known() == ({"a": ((2, 1.0), (1, 2.0))}, [1.0, 2.0])
+        await log(attempt, 0, "tensorboard", 0.25)
+        assert await known() == ({"a": ((2, 1.0), (1, 2.0))}, [1.0, 2.0])
         # the server restarts; rank 0 has ended, and does not connect again
         ingest = StreamIngest(stores.runs, streams, RunSubscriptions())
         await log(attempt, 1, "metrics", -12.0, 12.0)
-        assert await known() == ({"a": ((2, 1.0), (0, 3.0))}, [1.0, 3.0])
-        assert (await stores.runs.latest_metrics([run]))[run] == {"a": (0, 3.0)}
+        assert await known() == ({"a": ((2, 1.0), (1, 2.0))}, [1.0, 2.0])
+        assert (await stores.runs.latest_metrics([run]))[run] == {"a": (3, 1.0)}
+        # another curve, of which the lowest point is replaced
+        curve = [pack_point(POINT, series_id("b"), step, 1.0, value) for step, value in ((0, 2.0), (1, 0.0))]
+        later = pack_purge(series_id("b"), 1), pack_point(POINT, series_id("b"), 1, 1.0, 1.0)
+        for records in ((pack_definition("b"), *curve), later):
+            offset = (await ingest.append(attempt, 0, [])).get("tensorboard", 0)
+            await ingest.append(attempt, 0, [Segment("tensorboard", offset, b"".join(records))])
+            await ingest.flush(attempt, 0)
+        assert (await stores.runs.latest_metrics([run]))[run] == {"a": (3, 1.0), "b": (1, 1.0)}
+        [summary] = await stores.runs.list_summaries("d", limit=1, latest=True, extremes=True)
+        assert (await best.results([summary], "b", higher=False))[run].value == 1.0
+        assert (await best.results([summary], "a", higher=True))[run].value == 2.0
         await streams.close()
 
     with tempfile.TemporaryDirectory() as folder:
@@ -244,7 +259,7 @@ def test_metrics_of_an_earlier_attempt_stay_until_the_first_step_of_the_next() -
         live = LiveRun(run, replace_metrics=True, earlier=earlier)
         assert not live.is_dirty and await stored(live, runs) == earlier
         points = [pack_point(POINT, series_id("loss"), step, 1.0, 0.25) for step in (5, 7)]
-        live.apply_points(0, "metrics", LatestMetrics(), pack_definition("loss") + b"".join(points))
+        live.apply_points(0, LatestMetrics(), pack_definition("loss") + b"".join(points))
         assert live.is_dirty
         assert await stored(live, runs) == {"loss": (7, 0.25), "acc": (4, 0.1)}
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _LABEL_WIDTH = 12
 _MAX_EVENTS = 8  # the newest are shown
 _MAX_LATEST = 100  # metrics
+_MAX_ALERT_WIDTH = 120  # columns; `--json` has the whole text
 _EVENT_WORDS = {
     "promised": "promised",
     "breached": "promise broken",
@@ -304,17 +305,26 @@ def _attempt_lines(run: api.RunOut, attempt: api.Attempt) -> str:
 
 
 def _event_lines(events: list[api.RunEvent]) -> list[str]:
-    from hopyard.cli.terminal.times import format_clock, localise_times
+    from hopyard.cli.terminal.times import format_clock
 
     earlier = len(events) - _MAX_EVENTS
     more = [f"{earlier} earlier; `--json` lists them"] if earlier > 0 else []
     return more + [
         (
             f"{format_clock(event['at'])}  {_EVENT_WORDS.get(event['kind'], event['kind'])}: "
-            f"{localise_times(event['detail'])}"
+            f"{_event_text(event)}"
         )
         for event in events[-_MAX_EVENTS:]
     ]
+
+
+def _event_text(event: api.RunEvent) -> str:
+    """Returns the detail of an event; that of an alert, which a script may make long, in one line."""
+    from hopyard.cli.terminal.times import localise_times
+
+    if event["kind"] == "alert":
+        return console.truncate(" ".join(event["detail"].split()), _MAX_ALERT_WIDTH)
+    return localise_times(event["detail"])
 
 
 def _pending_command_lines(client: Client, run: api.RunOut) -> list[str]:

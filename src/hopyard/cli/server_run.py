@@ -13,6 +13,14 @@ import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.attach import print_end, result_json
+from hopyard.cli.options import (
+    idle_option,
+    pool_option,
+    priority_option,
+    queue_option,
+    run_memory_option,
+    where_option,
+)
 from hopyard.cli.run_text import address, exit_code, is_final, start_line
 from hopyard.cli.submit_notices import print_notices
 from hopyard.cli.terminal import console
@@ -34,6 +42,41 @@ def page_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def server_options(product: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator with the options of a command that starts a server which needs little, or opens the
+    page of one. product: the server's name."""
+    options = (
+        click.option("--cpus", metavar="N", help="CPUs, also fractions; a limit if given.  [default: 0.1]"),
+        run_memory_option,
+        click.option(
+            "--python", metavar="PATH", help=f"An interpreter with {product}.  [default: the caller's]"
+        ),
+        idle_option,
+        queue_option,
+        priority_option,
+        pool_option,
+        where_option,
+        page_options,
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def apply_server_options(request: RunRequest, options: dict[str, Any]) -> RunRequest:
+    """Returns the request with the values of `server_options`, all but the interpreter. Raises SpecError."""
+    from hopyard.client.build_run import apply_options
+    from hopyard.config.run_request import parse_placement, parse_sizes
+
+    sizes, placement = parse_sizes(options), parse_placement(options)
+    roles = tuple(replace(role, **sizes, **placement) for role in request.roles)
+    return replace(apply_options(request, options), roles=roles)
 
 
 def submit_server(

@@ -9,35 +9,16 @@ from typing import Any
 
 import click
 
-from hopyard.cli.options import (
-    idle_option,
-    json_option,
-    name_option,
-    pool_option,
-    priority_option,
-    project_option,
-    queue_option,
-    run_argument,
-    run_memory_option,
-    where_option,
-)
-from hopyard.cli.server_run import page_options, submit_server
+from hopyard.cli.options import json_option, name_option, project_option, run_argument
+from hopyard.cli.server_run import apply_server_options, server_options, submit_server
 from hopyard.domain.run_port import TENSORBOARD_PORT
 
 
 @click.command("tensorboard")
 @run_argument("refs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--cpus", metavar="N", help="CPUs, also fractions; a limit if given.  [default: 0.1]")
-@run_memory_option
-@click.option("--python", metavar="PATH", help="An interpreter with TensorBoard.  [default: the caller's]")
-@idle_option
 @name_option
-@queue_option
-@priority_option
-@pool_option
-@where_option
 @project_option
-@page_options
+@server_options("TensorBoard")
 @json_option
 def tensorboard(
     refs: tuple[str, ...], print_only: bool, no_browser: bool, as_json: bool, **options: Any
@@ -48,17 +29,14 @@ def tensorboard(
     is valid once, within a minute.
     """
     from hopyard.api_client.local_server import connect
-    from hopyard.client.build_run import apply_options, find_interpreter
     from hopyard.client.run_lookup import get_run
+    from hopyard.client.server_interpreter import check_interpreter
     from hopyard.client.tensorboard_run import find_tensorboard, tensorboard_request
-    from hopyard.config.run_request import parse_placement, parse_sizes
 
-    interpreter = find_tensorboard(find_interpreter(options.pop("python")))
+    interpreter = find_tensorboard(check_interpreter(options.pop("python")))
     client = connect()
     request = tensorboard_request(get_run(client, ref)["id"] for ref in refs)
-    sizes, placement = parse_sizes(options), parse_placement(options)
-    roles = tuple(replace(role, **sizes, **placement) for role in request.roles)
-    request = replace(apply_options(request, options), roles=roles, interpreter=interpreter)
+    request = replace(apply_server_options(request, options), interpreter=interpreter)
     with tempfile.TemporaryDirectory() as empty:  # the run needs no code
         return submit_server(
             request,

@@ -152,7 +152,7 @@ def apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
     if options.get("network"):
         changes["network"] = options["network"]
     python = options.get("python")
-    if python and "/" not in python:
+    if python is not None and "/" not in python:
         if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,5}){0,2}", python):
             raise SpecError(
                 f"--python: `{python}` is not a version",

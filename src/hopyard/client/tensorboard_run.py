@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable
 
-from hopyard.client.interpreter import caller_interpreter, installed_packages
+from hopyard.client.server_interpreter import find_interpreter_with
 from hopyard.config.run_request import RoleRequest, RunRequest
 from hopyard.domain.run_port import TENSORBOARD_PORT
-from hopyard.errors import SpecError
 
 MODULE = "hopyard.run_servers.tensorboard"
 PROJECT = "tensorboard"
@@ -33,11 +30,4 @@ def tensorboard_request(runs: Iterable[str]) -> RunRequest:
 def find_tensorboard(interpreter: str | None) -> str:
     """Returns an interpreter with TensorBoard: the given one, or else the caller's, or that of Hopyard.
     Raises SpecError."""
-    candidates = [interpreter] if interpreter else [caller_interpreter(os.environ), sys.executable]
-    for python in candidates:
-        if _PACKAGE in {name.lower() for name in installed_packages(python)}:
-            return python
-    raise SpecError(
-        f"tensorboard is not installed for {candidates[0]}",
-        hints=(f"{candidates[-1]} -m pip install tensorboard", "or name an interpreter with `--python PATH`"),
-    )
+    return find_interpreter_with(_PACKAGE, interpreter, lambda python: f"{python} -m pip install tensorboard")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
-from hopyard.client.build_run import find_interpreter
-from hopyard.client.interpreter import caller_interpreter, installed_packages
 from hopyard.client.run_files import fetch_run_files, is_ended, list_run_files
+from hopyard.client.server_interpreter import find_interpreter_with
 from hopyard.config.run_request import RoleRequest, RunRequest
 from hopyard.domain.run_port import VISDOM_NAME, VISDOM_PORT
-from hopyard.domain.text import escape
-from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -35,30 +30,15 @@ def visdom_request() -> RunRequest:
     )
 
 
-def check_interpreter(python: str | None) -> str | None:
-    """Returns the interpreter that the option names, None without it. Raises SpecError."""
-    found = find_interpreter(python)
-    if python is not None and found is None:  # a version, as for `--requirements`
-        raise SpecError(
-            f"--python: `{escape(python)}` is not the path of an interpreter",
-            hints=("for example `--python .venv/bin/python`",),
-        )
-    return found
-
-
 def find_visdom(interpreter: str | None) -> str:
     """Returns an interpreter with Visdom: the given one, or else the caller's, or that of Hopyard. Raises
     SpecError."""
-    candidates = [interpreter] if interpreter else [caller_interpreter(os.environ), sys.executable]
-    for python in candidates:
-        if _PACKAGE in {name.lower() for name in installed_packages(python)}:
-            return python
-    raise SpecError(
-        f"visdom is not installed for {candidates[0]}",
-        hints=(
-            f"echo 'setuptools<81' > build.txt; uv pip install --python {candidates[-1]} "
-            "--build-constraints build.txt visdom",
-            "or name an interpreter with `--python PATH`",
+    return find_interpreter_with(
+        _PACKAGE,
+        interpreter,
+        lambda python: (
+            f"echo 'setuptools<81' > build.txt; uv pip install --python {python} "
+            "--build-constraints build.txt visdom"
         ),
     )
 

@@ -429,7 +429,7 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
         fields["ports"] = parse_ports(options["ports"])
     if options.get("on_end"):
         fields["on_end"] = check_targets([parse_target(text) for text in options["on_end"]], what="--on-end")
-    if options.get("retention"):
+    if options.get("retention") is not None:
         fields["retention"] = parse_retention(options["retention"])
     if options.get("resume_arguments"):
         fields["resume_arguments"] = check_resume_arguments(options["resume_arguments"])

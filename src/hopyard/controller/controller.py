@@ -131,6 +131,7 @@ class Controller:
             self._leadership,
             self._launcher,
             self._stop_requests,
+            record_unstored=runs.record_unstored,
             on_recorded=self._apply_recorded,
             request_cycle=self.request_cycle,
             request_observation=self._observation_requested.set,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from hopyard.controller.background import run_logging_errors
 from hopyard.controller.launcher import GangLauncher
@@ -10,7 +10,7 @@ from hopyard.controller.leader_election import Leadership
 from hopyard.controller.stop_requests import StopRequests
 from hopyard.domain.attempt import AttemptPhase, ReplicaPhase, ReplicaStatus
 from hopyard.domain.cluster import Node, Observation
-from hopyard.domain.ids import AttemptId
+from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore, RecordResult
 from hopyard.interfaces.engine import Engine
@@ -20,6 +20,7 @@ class Reconciler:
     """live_attempts: attempts that have not ended, as far as this server knows.
     last_statuses: the latest status that their replicas reported.
 
+    record_unstored: records sentences about parts of a run that are not stored.
     on_recorded: awaited with the recorded changes. request_cycle: called when the nodes changed, so that a
     waiting gang may fit, and when this server begins to lead. request_observation: called when the engine
     should be polled again soon. on_elected: called when this server begins to lead.
@@ -34,6 +35,7 @@ class Reconciler:
         launcher: GangLauncher,
         stop_requests: StopRequests,
         *,
+        record_unstored: Callable[[RunId, Sequence[str]], Awaitable[None]],
         on_recorded: Callable[[RecordResult], Awaitable[None]],
         request_cycle: Callable[[], None],
         request_observation: Callable[[], None],
@@ -42,6 +44,7 @@ class Reconciler:
         self._cluster, self._engine, self._clock, self._leadership = cluster, engine, clock, leadership
         self._launcher = launcher
         self._stop_requests = stop_requests
+        self._record_unstored = record_unstored
         self._on_recorded = on_recorded
         self._request_cycle = request_cycle
         self._request_observation = request_observation
@@ -95,6 +98,7 @@ class Reconciler:
         observation = await self._engine.observe()
         if not observation.attempts:
             return
+        await self._record_unsent(observation)
         await self._on_recorded(
             await self._cluster.record_observation(
                 self._engine.name,
@@ -142,6 +146,7 @@ class Reconciler:
         it must therefore contain, and the recorded changes."""
         launched_before = self.live_attempts - self._launcher.launching_attempts()
         observation = await self._engine.observe()
+        await self._record_unsent(observation)  # before the engine forgets the attempt
         recorded = await self._cluster.record_observation(
             self._engine.name, observation, now=self._clock.now(), launched=launched_before
         )
@@ -155,6 +160,18 @@ class Reconciler:
             self._nodes = observation.nodes
             self._request_cycle()
         return observation, launched_before, recorded
+
+    async def _record_unsent(self, observation: Observation) -> None:
+        """Records that replicas ended before they had sent everything."""
+        for status in observation.attempts:
+            for replica in status.replicas:
+                if replica.is_unsent:
+                    text = (
+                        f"the last output and files of replica {replica.rank} may be missing: "
+                        "its replica program ended several times before it had sent them"
+                    )
+                    run, _ = split_attempt(status.attempt)
+                    await run_logging_errors(self._record_unstored(run, [text]))
 
     async def _repair(
         self,

@@ -71,7 +71,7 @@ class ReplicaStatus:
 
     detail: the current step of the preparation ("building environment 3f2a…"). began_at, ended_at: start and
     end of its script, as observed by the replica, by the server's clock; None if unknown. They are ignored
-    when two statuses are compared.
+    when two statuses are compared. is_unsent: whether the engine gave up sending its last output and files.
     """
 
     rank: int
@@ -80,6 +80,7 @@ class ReplicaStatus:
     exit: Exit | None = None
     began_at: datetime | None = field(default=None, compare=False)
     ended_at: datetime | None = field(default=None, compare=False)
+    is_unsent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

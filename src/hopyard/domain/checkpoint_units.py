@@ -1,7 +1,8 @@
 """Groups the files that a script saved into checkpoints: a file, a folder, or files with a common name.
 
-A folder is one checkpoint if its name has a step (`checkpoint-500`, `global_step10`, `epoch_3`), or if it
-has a file that frameworks write only into such a folder. It is whole when its last file is written.
+A folder is one checkpoint if its name has a step (`checkpoint-500`, `global_step10`, `epoch_3`), if it is
+named as one (`last.ckpt`), or if it has a file that frameworks write only into such a folder. It is whole
+when its last file is written.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _PARENT_OF_STEPS = re.compile(r"checkpoint|ckpt|snapshot", re.IGNORECASE)
 # distributed checkpoints, Keras
 _FOLDER_MARKERS = (
     "trainer_state.json", "random_states_*.pkl", "optimizer.bin", "*.index.json", ".metadata",
-    "saved_model.pb", "training_metadata.json", "zero_pp_rank_*",
+    "saved_model.pb", "training_metadata.json", "zero_pp_rank_*", "*.distcp",
 )  # fmt: skip
+_FOLDER_SUFFIX = ".ckpt"  # of Lightning: a sharded checkpoint is a folder
 # TensorFlow: `model-5.index`, `model-5.data-00000-of-00001`
 _TF_PART = re.compile(r"(.+)\.(?:index|data-\d{5}-of-\d{5})")
 # the names of the newest checkpoint, and settings beside checkpoints
@@ -112,16 +114,16 @@ def _unit_of(path: str, folders: Collection[str]) -> str:
     parts = path.split("/")
     for count in range(2, len(parts)):  # the first part is `run` or `work`
         folder = "/".join(parts[:count])
-        if folder in folders or _is_step_folder(parts[count - 1], parts[count - 2]):
+        if folder in folders or _is_checkpoint_folder(parts[count - 1], parts[count - 2]):
             return folder
     found = _TF_PART.fullmatch(path)
     return found[1] if found else path
 
 
-def _is_step_folder(name: str, parent: str) -> bool:
+def _is_checkpoint_folder(name: str, parent: str) -> bool:
     if _PLAIN_STEP.fullmatch(name):
         return _PARENT_OF_STEPS.search(parent) is not None
-    return any(pattern.search(name) for pattern in _STEP_PATTERNS)
+    return name.endswith(_FOLDER_SUFFIX) or any(pattern.search(name) for pattern in _STEP_PATTERNS)
 
 
 def _is_setting(unit: str, weight_folders: Collection[str]) -> bool:

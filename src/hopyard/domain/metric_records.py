@@ -4,6 +4,7 @@ A stream is a sequence of records, little-endian, no alignment:
 
     definition  u8 = 1, u64 series, u16 length, `length` bytes of UTF-8 name
     point       u8 = 2, u64 series, i64 step, f64 unix time in seconds, f64 value
+    purge       u8 = 3, u64 series, i64 step: hides the earlier points at this step and after it
 
 `series` is a 64-bit hash of the name, so several processes can append to one stream without coordination. In
 each process, a definition precedes the first point of its series, and may be repeated. Standard library only:
@@ -14,16 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hopyard.errors import IntegrityError
 
-DEFINITION, POINT = 1, 2
+DEFINITION, POINT, PURGE = 1, 2, 3
 NO_STEP = -(2**63)  # a point that was logged without a step; the reader assigns one
 _MAX_STEP = 2**63 - 1
 _POINT = struct.Struct("<BQqdd")
 _DEFINITION = struct.Struct("<BQH")
+_PURGE = struct.Struct("<BQq")
 POINT_BYTES = _POINT.size
 _SCAN_RECORDS = 4096  # records scanned together for their kind
 _MIN_SCAN_RECORDS = 16  # of a new series each point follows its definition
@@ -39,6 +41,13 @@ class Point(NamedTuple):
     value: float
 
 
+class Purge(NamedTuple):
+    """A writer that continues at an earlier step replaces the points from there on."""
+
+    series: int
+    step: int
+
+
 def series_id(name: str) -> int:
     """Returns the stable 64-bit number of a metric's name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
@@ -51,8 +60,12 @@ def pack_definition(name: str) -> bytes:
     return _DEFINITION.pack(DEFINITION, series_id(name), len(data)) + data
 
 
-def read_records(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Point | int]:
-    """Yields the points in `data`, which starts at a record; `names` collects the definitions.
+def pack_purge(series: int, step: int) -> bytes:
+    return _PURGE.pack(PURGE, series, step)
+
+
+def read_records(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Point | Purge | int]:
+    """Yields the points and purges in `data`, which starts at a record; `names` collects the definitions.
 
     The last item is an int: the number of consumed bytes. A truncated record at the end is not consumed.
     Raises IntegrityError at a byte that starts no record.
@@ -67,6 +80,11 @@ def read_records(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Po
             _, series, step, time, value = unpack(data, offset)
             yield Point(series, step, time, value)
             offset += POINT_BYTES
+        elif kind == PURGE:
+            if end - offset < _PURGE.size:
+                break
+            yield Purge(*_PURGE.unpack_from(data, offset)[1:])
+            offset += _PURGE.size
         else:
             size = _read_definition(data, offset, names)
             if not size:
@@ -76,12 +94,13 @@ def read_records(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Po
 
 
 def read_point_blocks(
-    data: bytes | memoryview, names: dict[int, str]
+    data: bytes | memoryview, names: dict[int, str], on_purge: Callable[[int, int], object] | None = None
 ) -> Iterator[Iterator[tuple[int, int, int, float, float]] | int]:
     """Yields points in blocks, as `read_records` but five times as fast.
 
     Yields iterators over runs of adjacent points as plain tuples (kind, series, step, time, value), and last
-    the number of consumed bytes. Raises the same errors.
+    the number of consumed bytes. on_purge: called with series and step of a purge, after the points before
+    it were read. Raises the same errors.
     """
     view = memoryview(data)
     offset = 0
@@ -92,6 +111,13 @@ def read_point_blocks(
                 break
             yield _POINT.iter_unpack(view[offset : offset + count * POINT_BYTES])
             offset += count * POINT_BYTES
+            continue
+        if view[offset] == PURGE:
+            if len(view) - offset < _PURGE.size:
+                break
+            if on_purge is not None:
+                on_purge(*_PURGE.unpack_from(view, offset)[1:])
+            offset += _PURGE.size
             continue
         size = _read_definition(view, offset, names)
         if not size:
@@ -106,11 +132,12 @@ def complete_bytes(data: bytes) -> int:
     view, offset = memoryview(data), 0
     try:
         while offset < len(view):
-            size = (
-                _count_points(view, offset) * POINT_BYTES
-                if view[offset] == POINT
-                else _read_definition(view, offset, {})
-            )
+            if view[offset] == PURGE:
+                size = _PURGE.size if len(view) - offset >= _PURGE.size else 0
+            elif view[offset] == POINT:
+                size = _count_points(view, offset) * POINT_BYTES
+            else:
+                size = _read_definition(view, offset, {})
             if not size:
                 break
             offset += size

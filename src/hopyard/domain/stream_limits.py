@@ -7,7 +7,9 @@ from hopyard.domain.media import MAX_INDEX_BYTES
 from hopyard.domain.run import RunSpec
 
 OUTPUT_STREAMS = ("stdout", "stderr")
-METRIC_STREAMS = ("metrics", "tensorboard")
+LOGGED_STREAM = "metrics"  # of `hop.log`
+# the second one: of event files and of printed lines. Where both have a name, that of `hop.log` counts
+METRIC_STREAMS = (LOGGED_STREAM, "tensorboard")
 REPORT_STREAMS = (*METRIC_STREAMS, "events", "system")
 # the order in which both output streams arrived: lines of time, index in OUTPUT_STREAMS, end offset
 OUTPUT_INDEX_STREAM = "output_index"

@@ -1,4 +1,4 @@
-"""A callback for the `Trainer` of Lightning.
+"""A callback for the `Trainer` of Lightning: of the package `lightning`, or of `pytorch_lightning`.
 
 hopyard = HopCallback()
 trainer = Trainer(callbacks=[hopyard], …)
@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.loggers.logger import DummyLogger
-
 from hopyard.sdk import rng_state
 from hopyard.sdk.framework_loop import FrameworkLoop, checkpoint_folder, may_resume
 from hopyard.sdk.restored_hyperparameters import Settings, apply_changes, capture_settings
+
+try:
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        raise ModuleNotFoundError(name="lightning")  # both are installed, and the script uses the other one
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import Checkpoint
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from lightning.pytorch.loggers.logger import DummyLogger
+except ModuleNotFoundError as error:
+    if error.name not in ("lightning", "lightning.pytorch"):
+        raise
+    from pytorch_lightning import LightningModule, Trainer
+    from pytorch_lightning.callbacks import Checkpoint
+    from pytorch_lightning.loggers import TensorBoardLogger
+    from pytorch_lightning.loggers.logger import DummyLogger
 
 _PREFIX, _SUFFIX = "hop-step=", ".ckpt"
 

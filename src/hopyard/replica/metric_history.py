@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hopyard.domain.metric_records import NO_STEP, Point, read_records
-from hopyard.domain.stream_limits import METRIC_STREAMS
+from hopyard.domain.metric_records import NO_STEP, Point, Purge, read_records
+from hopyard.domain.stream_limits import LOGGED_STREAM, METRIC_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.private_files import open_no_follow
 from hopyard.replica.replica_dir import ReplicaDir
@@ -35,9 +36,11 @@ class MetricHistory:
 
     def values_at(self, at: float) -> tuple[int | None, dict[str, float]]:
         """Returns the largest step so far, and the last value of each metric, at this Unix time."""
+        logged = self._streams.setdefault(LOGGED_STREAM, _Stream()).names
         for name in METRIC_STREAMS:
             with suppress(OSError, IntegrityError):
-                self._read(name, self._streams.setdefault(name, _Stream()))
+                stream = self._streams.setdefault(name, _Stream())
+                self._read(name, stream, () if name == LOGGED_STREAM else logged)
         while len(self._recent) > _MAX_RECENT:
             metric, point = self._recent.popleft()
             self._step = _larger(self._step, point.step)
@@ -49,7 +52,7 @@ class MetricHistory:
                 values[metric] = point.value
         return step, values
 
-    def _read(self, name: str, stream: _Stream) -> None:
+    def _read(self, name: str, stream: _Stream, logged: Container[int]) -> None:
         with os.fdopen(open_no_follow(self.folder.streams / name, os.O_RDONLY), "rb") as file:
             file.seek(stream.offset)
             while data := file.read(_READ_BYTES):
@@ -57,7 +60,9 @@ class MetricHistory:
                 for record in read_records(data, stream.names):
                     if isinstance(record, int):
                         consumed = record
-                    elif record.series in stream.names:
+                    elif isinstance(record, Purge):
+                        continue  # newer points follow
+                    elif record.series in stream.names and record.series not in logged:
                         self._recent.append((stream.names[record.series], record))
                 if not consumed:
                     return

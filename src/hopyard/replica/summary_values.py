@@ -26,6 +26,7 @@ _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 # the fields of `Summary.Value` with the old form of a value of a plugin
 _OLD_FORMS = {4: "images", 5: "histograms", 6: "audio"}
 _SIMPLE_VALUE, _TENSOR = 2, 8
+_SESSION_LOG = 7  # of an event; its field 1 is the status, of which 1 is a start
 MEDIA_PLUGINS = frozenset({"images", "histograms", "audio", "text"})
 _SESSION_TAG = "_hparams_/session_start_info"  # its value contains the hyperparameters
 # far above the limits of names: a longer tag costs only memory
@@ -68,7 +69,15 @@ class SkippedValue(NamedTuple):
     reason: str
 
 
-EventValue = Scalar | MediaValue | Hyperparameters | SkippedValue
+class SessionStart(NamedTuple):
+    """The start of a writer that continues at this step: earlier scalars of its folder from there on are
+    replaced. tags: of these scalars; empty in one file."""
+
+    step: int
+    tags: tuple[str, ...] = ()
+
+
+EventValue = Scalar | MediaValue | Hyperparameters | SkippedValue | SessionStart
 
 
 class _Value(NamedTuple):
@@ -123,6 +132,7 @@ def _decode_event(
 ) -> Iterator[EventValue]:
     wall_time, step = 0.0, 0
     summary: Buffer = b""
+    starts = False
     for number, kind, value in iterate_fields(event, budget):
         if number == 1 and kind is WireType.FIXED64 and not isinstance(value, int):
             (wall_time,) = _DOUBLE.unpack(value)
@@ -130,6 +140,10 @@ def _decode_event(
             step = value - 2**64 if value >= 2**63 else value
         elif number == 5 and not isinstance(value, int):
             summary = value
+        elif number == _SESSION_LOG and not isinstance(value, int):
+            starts = any(field == 1 and status == 1 for field, _, status in iterate_fields(value, budget))
+    if starts and not skip:
+        yield SessionStart(step)
     for number, _, data in iterate_fields(summary, budget):
         if number != 1 or isinstance(data, int):
             continue

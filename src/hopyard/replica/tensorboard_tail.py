@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import struct
@@ -22,6 +23,7 @@ from hopyard.domain.metric_records import (
     complete_bytes,
     pack_definition,
     pack_point,
+    pack_purge,
     read_records,
     series_id,
 )
@@ -35,7 +37,7 @@ from hopyard.replica.media_writer import MediaWriter
 from hopyard.replica.output_metrics import PRINTED_STREAM, OutputMetrics
 from hopyard.replica.replica_dir import PartialWrite, ReplicaDir
 from hopyard.replica.replica_log import log
-from hopyard.replica.summary_values import EventValue, Hyperparameters, MediaValue, Scalar
+from hopyard.replica.summary_values import EventValue, Hyperparameters, MediaValue, Scalar, SessionStart
 from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles, FilePosition
 
 # of a replica's folder, lines of JSON: the path of each opened file, or {"ignored": path} for a file of a
@@ -211,6 +213,8 @@ class TensorBoardTail:
                 self._add_point(value, records)
             elif isinstance(value, MediaValue):
                 self._media.add(value)
+            elif isinstance(value, SessionStart):
+                self._add_purges(value, records)
             elif isinstance(value, Hyperparameters):
                 if self._params is not None:
                     self._params.add(value.values)
@@ -227,8 +231,15 @@ class TensorBoardTail:
                 return
             records.append(pack_definition(text))
             series = self._series[name] = series_id(text)
-        if not (self._known and self._is_known(series, step, wall_time, value)):
+        if not self._is_known(series, step, wall_time, value):
             records.append(pack_point(POINT, series, max(step, _MIN_STEP), wall_time, value))
+
+    def _add_purges(self, start: SessionStart, records: list[bytes]) -> None:
+        step = max(start.step, _MIN_STEP)
+        for tag in start.tags:
+            series = self._series.get(tag)
+            if series is not None and not self._is_known(series, step, 0.0, math.inf):
+                records.append(pack_purge(series, step))
 
     def _warn(self, name: str, reason: str) -> None:
         """Warns once per name on the script's stderr."""
@@ -292,11 +303,15 @@ class TensorBoardTail:
         with suppress(IntegrityError):
             self._known.update(
                 _KEY.pack(each.series, each.step, each.time, each.value)
-                for each in read_records(data[:complete], {})
                 if isinstance(each, Point)
+                else _KEY.pack(each.series, each.step, 0.0, math.inf)
+                for each in read_records(data[:complete], {})
+                if not isinstance(each, int)
             )
 
     def _is_known(self, series: int, step: int, wall_time: float, value: float) -> bool:
+        if not self._known:
+            return False
         key = _KEY.pack(series, max(step, _MIN_STEP), wall_time, value)
         self._known[key] -= 1
         if self._known[key] < 0:

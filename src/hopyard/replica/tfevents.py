@@ -25,6 +25,7 @@ from hopyard.replica.summary_values import (
     Hyperparameters,
     MediaValue,
     Scalar,
+    SessionStart,
     SkippedValue,
     decode_values,
 )
@@ -109,11 +110,23 @@ class EventFiles:
                 if not self._accept(file):
                     continue
                 for values in file.read():
-                    yield _with_prefix(values, self._prefixes.prefix(file.folder)) if values else values
+                    yield self._in_folder(values, file.folder)
             except FileNotFoundError:
                 del self._files[path]
             except OSError:
                 continue  # unreadable now, perhaps readable later
+
+    def _in_folder(self, values: list[EventValue], folder: str) -> list[EventValue]:
+        """Returns the values with the prefix of their folder. Starts of sessions get the tags of the scalars
+        that the files of the folder have so far."""
+        if any(isinstance(value, SessionStart) for value in values):
+            files = (file for file in self._files.values() if file.folder == folder and file.is_accepted)
+            tags = tuple({tag: None for file in files for tag in file.scalar_tags()})
+            values = [
+                SessionStart(value.step, tags) if isinstance(value, SessionStart) else value
+                for value in values
+            ]
+        return _with_prefix(values, self._prefixes.prefix(folder)) if values else values
 
     def follow(self, path: str) -> None:
         """Follows one file outside of the root, which a process of the run opened."""
@@ -221,6 +234,9 @@ class _EventFile:
         self._inode, self._known_bytes = position.inode, position.offset
         self._ignored_inode = position.inode if position.ignored else -1
         self.is_accepted = position.accepted
+
+    def scalar_tags(self) -> Iterator[str]:
+        return (tag for tag, plugin in self._plugins.items() if plugin == "scalars")
 
     def unsupported(self) -> Iterator[tuple[str, str]]:
         for tag, plugin in self._plugins.items():
@@ -365,5 +381,7 @@ def _prefixed(value: EventValue, prefix: str) -> EventValue:
             return MediaValue(prefix + tag, step, wall_time, content)
         case Hyperparameters(params):
             return Hyperparameters({prefix + name: param for name, param in params.items()})
+        case SessionStart(step, tags):
+            return SessionStart(step, tuple(prefix + tag for tag in tags))
         case SkippedValue(tag, reason):
             return SkippedValue(prefix + tag if tag else "", reason)

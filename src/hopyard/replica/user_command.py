@@ -154,6 +154,8 @@ def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
     form = launch.param_format
     if not launch.params or (form is not None and form.script and form.script not in launch.command):
         return []  # the script of another role takes them
+    if launch.evaluation is not None:
+        return []  # they are those of the training
     reads = _read_reads(folder)
     kinds = {line.get("by") for line in reads}
     if _PYTHON not in kinds:

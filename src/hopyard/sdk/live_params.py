@@ -98,5 +98,5 @@ def unknown_param_text(name: str, declared: Sequence[str]) -> str:
     if close:
         return f"the script has no parameter `{name}`; did you mean `{close[0]}`?"
     if not declared:
-        return f"the script has no parameter `{name}`: it declares none with hop.params"
+        return f"the script has no parameter `{name}`: it has declared none with hop.params so far"
     return f"the script has no parameter `{name}`; it has {', '.join(declared)}"

@@ -136,10 +136,10 @@ class Session:
     def check_overrides(self) -> None:
         """Warns about overrides that the script did not declare; called once the script has begun
         its work. Parameters in the command, in variables or in a notebook are not meant for
-        `hop.params`."""
+        `hop.params`. An evaluator has the parameters of the training, which it need not declare."""
         if not self._overrides_checked:
             self._overrides_checked = True
-            if self.group.rank() == 0:
+            if self.group.rank() == 0 and "HOPYARD_EVALUATION" not in self._environ:
                 given = parameters.read_overrides(self._environ.get("HOPYARD_PARAMS_GIVEN"))
                 own = {name: value for name, value in self._overrides.items() if name not in given}
                 for sentence in parameters.unknown_overrides(own, self.declared):

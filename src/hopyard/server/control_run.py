@@ -40,7 +40,8 @@ async def accept_command(
 ) -> Command:
     """Records a command, and delivers it. A command that needs no process of the run is applied at once.
 
-    Raises Forbidden; SpecError for parameters that the script does not declare; Conflict in the wrong phase.
+    Raises Forbidden; SpecError for parameters that the script does not declare; Conflict in the wrong phase,
+    and before the script has declared its parameters.
     """
     check_may_change(caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner)
     if run.is_being_synced:
@@ -61,6 +62,8 @@ async def accept_command(
         if not run.params.keys() >= params.keys():  # the script may have declared them a moment ago
             await services.ingest.write_received(run.id)
             run = await services.runs.get(run.id)
+        if not run.params.keys() >= params.keys() and not _has_declared_params(services, run):
+            raise _undeclared_error(run, params)
         arguments: Mapping[str, ParamValue] = _checked_params(run, params)
         _check_safe_points(services, run)
     elif kind is CommandKind.PAUSE:
@@ -159,6 +162,24 @@ async def _record_applied(
     services.pending_commands.invalidate()
     services.subscriptions.notify_state(run.id)
     return answered or command
+
+
+def _has_declared_params(services: Services, run: Run) -> bool:
+    """Returns whether the script is known to have declared parameters, beside those that the run got."""
+    live = services.ingest.find_live_run(run.id)
+    return (live is not None and live.has_params) or bool(run.params.keys() - run.spec.params.keys())
+
+
+def _undeclared_error(run: Run, params: Mapping[str, ParamValue]) -> Conflict:
+    name = next(name for name in params if name not in run.params)
+    return Conflict(
+        f"the script of run {run.name} has declared no parameters so far, so it has no `{name}` to set",
+        hints=(
+            f"repeat the command when `hop info {run.name}` lists the parameter",
+            "a script declares its parameters with `hop.params`; other ones change with "
+            f"`hop fork {run.name} -p NAME=VALUE`",
+        ),
+    )
 
 
 def _checked_params(run: Run, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:

@@ -15,7 +15,7 @@ from hopyard.config.units import format_bytes
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.restart_policy import MAX_RESTARTS
 from hopyard.domain.run import RunEventKind
-from hopyard.domain.stream_limits import NO_LIMITS, StreamLimits
+from hopyard.domain.stream_limits import LOGGED_STREAM, METRIC_STREAMS, NO_LIMITS, StreamLimits
 from hopyard.errors import Conflict, HopyardError, NotFound, StorageFull
 from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.notification_store import NotificationStore
@@ -41,7 +41,8 @@ log = logging.getLogger("hopyard.tracking")
 class _ReplicaStreams:
     """The state of one replica's streams between two syncs.
     superseded: a later attempt of the run exists. limits: how many bytes are stored. may_restart: by the
-    restart policy of its role. is_outdated: a restart may have hidden metrics that were applied."""
+    restart policy of its role. is_outdated: a restart or a purge may have hidden metrics that were
+    applied."""
 
     attempt: AttemptId
     rank: int
@@ -361,7 +362,8 @@ class StreamIngest:
                         stream,
                         history.visible_streams.visible_length_of(visible_attempt, rank, stream),
                     )
-                    if stream in replica.metric_readers and visible_attempt != attempt:
+                if visible_attempt != attempt:
+                    for stream in reversed(METRIC_STREAMS):  # those of `hop.log` count
                         last_steps.update(replica.metric_readers[stream].last_steps)
         return live
 
@@ -434,7 +436,13 @@ class StreamIngest:
             if span is not None and span.is_hidden:
                 replica.metric_readers[stream].feed(data, hidden=True)
                 return False
-            return live.apply_points(rank, stream, replica.metric_readers[stream], data)
+            logged = replica.metric_readers[LOGGED_STREAM].names if stream != LOGGED_STREAM else ()
+            reader = replica.metric_readers[stream]
+            is_changed = live.apply_points(rank, reader, data, logged=logged)
+            if span is None and reader.has_purge:
+                replica.is_outdated = True
+            reader.has_purge = False
+            return is_changed
         changed = False
         if stream == "events":
             for event in replica.line_readers[stream].feed(data):

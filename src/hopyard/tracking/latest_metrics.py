@@ -27,7 +27,9 @@ class LatestMetrics:
         # series -> step and value of its lowest and of its highest point so far
         self._extremes: dict[int, list[Any]] = {}
         self._fed: dict[int, StepValue] = {}  # the newest points of the newest bytes
+        self._unknown = set[int]()  # series with extremes that may be hidden now
         self.is_damaged = False
+        self.has_purge = False  # since the caller has set it last
         self.first_step: int | None = None  # of the first point
 
     def restart(self) -> None:
@@ -44,7 +46,7 @@ class LatestMetrics:
         newest = self._fed = dict[int, StepValue]()
         consumed = 0
         try:
-            for part in read_point_blocks(joined, self._names):
+            for part in read_point_blocks(joined, self._names, None if hidden else self._purge):
                 if isinstance(part, int):
                     consumed = part
                 elif not hidden:
@@ -53,6 +55,11 @@ class LatestMetrics:
             self.is_damaged = True
         self._partial_record = b"" if self.is_damaged else bytes(joined[consumed:])
         return {self._names[series]: point for series, point in newest.items() if series in self._names}
+
+    def _purge(self, series: int, _: int) -> None:
+        self.has_purge = True  # the newest point stays: the new writer replaces it soon
+        self._unknown.add(series)
+        self._extremes.pop(series, None)
 
     def _apply_points(
         self, points: Iterator[tuple[int, int, int, float, float]], newest: dict[int, tuple[int, float]]
@@ -67,6 +74,8 @@ class LatestMetrics:
             if self.first_step is None:
                 self.first_step = step
             newest[series] = last[series] = (step, value)
+            if series in self._unknown:
+                continue
             known = extremes.get(series)
             if known is None:
                 if value == value:  # not NaN
@@ -81,7 +90,7 @@ class LatestMetrics:
         found: dict[str, Extremes] = {}
         for series, point in self._fed.items():
             known = self._extremes.get(series)
-            if series in self._names:
+            if series in self._names and series not in self._unknown:
                 found[self._names[series]] = (
                     (point, point) if known is None else ((known[0], known[1]), (known[2], known[3]))
                 )
@@ -92,8 +101,13 @@ class LatestMetrics:
 
     @property
     def last_steps(self) -> dict[str, int]:
-        """The step of the newest point so far, by name."""
-        return self._initial_steps | {name: step for name, (step, _) in self.latest.items()}
+        """The step of the newest point in this stream, by name."""
+        return {name: step for name, (step, _) in self.latest.items()}
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the points so far."""
+        return {self._names[series] for series in self._last if series in self._names}
 
     @property
     def latest(self) -> dict[str, StepValue]:

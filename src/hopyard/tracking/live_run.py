@@ -12,7 +12,7 @@ from typing import Any
 
 from hopyard.domain.command import MAX_ANSWER, MAX_COMMANDS, CommandResult, CommandState, ParamChange
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
-from hopyard.domain.metric_extremes import Extremes, merge_extremes
+from hopyard.domain.metric_extremes import Extremes
 from hopyard.domain.metric_values import encode_param
 from hopyard.domain.notification import MAX_ALERTS, Alert, AlertLevel, check_alert
 from hopyard.domain.param_format import unread_sentence
@@ -77,12 +77,13 @@ class LiveRun:
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     # the rank whose values count, by metric: the lowest that reports it
     ranks: dict[str, int] = field(default_factory=dict)
+    has_params: bool = False  # whether the script has declared parameters
     progress: LoopProgress | None = None
     system: dict[int, Mapping[str, Any]] = field(default_factory=dict)  # rank -> newest sample
     last_at: float = 0.0  # the newest time of an event, unix seconds
     _metrics: dict[str, tuple[int, float]] = field(default_factory=dict)  # not yet in the store
-    # by metric and stream. After another attempt they are unknown, since a part of its points may be hidden
-    _extremes: dict[str, dict[str, Extremes]] = field(default_factory=dict)
+    # by metric. After another attempt they are unknown, since a part of its points may be hidden
+    _extremes: dict[str, Extremes] = field(default_factory=dict)
     _summary: dict[str, float] = field(default_factory=dict)
     _params: dict[str, ParamValue] = field(default_factory=dict)
     _tags: dict[str, str | None] = field(default_factory=dict)
@@ -104,8 +105,14 @@ class LiveRun:
     _alerts: dict[str, Alert] = field(default_factory=dict)  # by their key; not yet in the store
     _stored_alerts: set[str] = field(default_factory=set)
 
-    def apply_points(self, rank: int, stream: str, reader: LatestMetrics, data: bytes) -> bool:
-        """Applies the points in new bytes of a metric stream. Returns whether any of them counts."""
+    def apply_points(
+        self, rank: int, reader: LatestMetrics, data: bytes, *, logged: Collection[str] = ()
+    ) -> bool:
+        """Applies the points in new bytes of a metric stream. Returns whether any of them counts.
+
+        logged: names that the replica logged with `hop.log`, for another stream; its points of these names
+        do not count.
+        """
         newest = reader.feed(data)
         extremes = reader.extremes() if self._has_one_attempt else {}
         changed = False
@@ -113,15 +120,17 @@ class LiveRun:
         if first_step is not None and (self.first_step is None or first_step < self.first_step):
             self.first_step = first_step
         for name, point in newest.items():
-            if self.ranks.get(name, rank) < rank or (
-                name not in self.latest and len(self.latest) >= NAMES_LIMIT
+            if (
+                name in logged
+                or self.ranks.get(name, rank) < rank
+                or (name not in self.latest and len(self.latest) >= NAMES_LIMIT)
             ):
                 continue
             if self.ranks.get(name) != rank:
                 self._extremes.pop(name, None)
             self.ranks[name] = rank
             if name in extremes:
-                self._extremes.setdefault(name, {})[stream] = extremes[name]
+                self._extremes[name] = extremes[name]
             self.latest[name] = self._metrics[name] = point
             changed = True
         return changed
@@ -221,6 +230,7 @@ class LiveRun:
             if _is_name(name) and _is_scalar(value)
         }
         self._params.update(list(valid.items())[:NAMES_LIMIT])
+        self.has_params |= bool(valid)
         return bool(valid)
 
     def _apply_tags(self, values: Mapping[str, Any], note: object) -> bool:
@@ -411,11 +421,7 @@ class LiveRun:
                 await runs.record_metrics(
                     self.run,
                     written,
-                    extremes={
-                        name: merge_extremes(self._extremes[name].values())
-                        for name in written
-                        if name in self._extremes
-                    },
+                    extremes={name: self._extremes[name] for name in written if name in self._extremes},
                     attempt=self.attempt,
                     replace_all=replace_all,
                 )

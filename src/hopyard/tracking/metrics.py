@@ -61,8 +61,8 @@ class _SeriesSelection:
         self._patterns = patterns
         self._selected: list[str] = []  # names of `series`, sorted
 
-    def reader(self) -> _ColumnReader:
-        return _ColumnReader(self)
+    def reader(self, logged: Collection[str] = ()) -> _ColumnReader:
+        return _ColumnReader(self, logged)
 
     def find_series(self, name: str) -> Series | None:
         """Returns the series to which points of this name are added; None if it is not selected."""
@@ -87,10 +87,11 @@ class _SeriesSelection:
 
 
 class _ColumnReader:
-    """Reads one stream into columns, piece by piece."""
+    """Reads one stream into columns, piece by piece. logged: names that the script logged with `hop.log`;
+    points of event files with these names are ignored."""
 
-    def __init__(self, columns: _SeriesSelection) -> None:
-        self._columns = columns
+    def __init__(self, columns: _SeriesSelection, logged: Collection[str] = ()) -> None:
+        self._columns, self._logged = columns, logged
         self._names: dict[int, str] = {}
         self._series_by_id: dict[int, Series | None] = {}
         self._partial_record = b""  # a record that the end of a read cut off
@@ -100,11 +101,24 @@ class _ColumnReader:
         """hidden: a later process repeats these points, so only the names are read. Raises IntegrityError for
         damaged data; the records before it are read."""
         self._partial_record += data
-        for part in read_point_blocks(self._partial_record, self._names):
+        on_purge = None if hidden else self._purge
+        for part in read_point_blocks(self._partial_record, self._names, on_purge):
             if isinstance(part, int):
                 self._partial_record = self._partial_record[part:]
             elif not hidden:
                 self._append(part)
+
+    def _purge(self, number: int, step: int) -> None:
+        """Hides the points of a TensorBoard writer that another one continues."""
+        name = self._names.get(number)
+        series = None if name is None or name in self._logged else self._columns.series.get(name)
+        if series is not None:
+            _drop_from(series, step)
+
+    @property
+    def names_with_points(self) -> set[str]:
+        """The names of visible points, whether or not they are selected."""
+        return {self._names[number] for number in self._series_by_id if number in self._names}
 
     def restart(self) -> None:
         """Begins the points of the next process. They replace earlier ones from their first step on."""
@@ -118,7 +132,9 @@ class _ColumnReader:
                 series = series_by_id[number]
             except KeyError:
                 name = self._names.get(number)
-                series = series_by_id[number] = None if name is None else self._columns.find_series(name)
+                series = series_by_id[number] = (
+                    None if name is None or name in self._logged else self._columns.find_series(name)
+                )
             if series is not None:
                 if series.dropped:
                     series_by_id[number] = None
@@ -152,8 +168,9 @@ async def read_series(
     A script that resumes from its own checkpoint continues the curves of the attempt before: points before
     the first step of the new attempt stay visible, as in TensorBoard. An attempt without points hides none.
     The points of runs that evaluate its checkpoints follow, those of the newest evaluation where several
-    have a point of one step. A point that was logged without a step gets the step after the previous one. A
-    damaged stream is read up to the damage.
+    have a point of one step. Points of event files and of printed lines are omitted if the same replica
+    logged the name with `hop.log` in that attempt. A point that was logged without a step gets the step
+    after the previous one. A damaged stream is read up to the damage.
     """
     requested = None if names is None else set(names)
     patterns = [compile_name_pattern(name) for name in requested or () if "*" in name]
@@ -163,10 +180,8 @@ async def read_series(
     for series_rank in ranks:
         columns = _SeriesSelection(requested, after, limit, patterns)
         for attempt in history.visible_streams.attempts:
-            for stream in METRIC_STREAMS:
-                key = StreamKey(attempt, series_rank, stream)
-                if key in keys:
-                    await _merge_stream(streams, key, history.visible_streams, columns, series_by_name)
+            replica_keys = _metric_keys(keys, attempt, series_rank)
+            await _merge_streams(streams, replica_keys, history.visible_streams, columns, series_by_name)
         restarted = history.visible_streams.restarted_attempts
         first_steps = [
             await first_step(streams, keys, attempt, series_rank)
@@ -174,10 +189,8 @@ async def read_series(
         ]
         for attempt in reversed(restarted):
             earlier = _SeriesSelection(requested, after, None, patterns)
-            for stream in METRIC_STREAMS:
-                key = StreamKey(attempt, series_rank, stream)
-                if key in keys:
-                    await _merge_stream(streams, key, history.visible_streams, earlier, series_by_name)
+            replica_keys = _metric_keys(keys, attempt, series_rank)
+            await _merge_streams(streams, replica_keys, history.visible_streams, earlier, series_by_name)
             end = min((step for step in first_steps if step is not None), default=None)
             for name, series in earlier.series.items():
                 later = columns.series.setdefault(name, Series())
@@ -201,13 +214,16 @@ async def first_step(
 ) -> int | None:
     """Returns the step of the first point of an attempt; None without points."""
     steps: list[int] = []
-    for stream in METRIC_STREAMS:
-        key = StreamKey(attempt, rank, stream)
-        if key in keys:
-            first = LatestMetrics()
-            first.feed(await streams.read(key, 0, _FIRST_READ_BYTES))
-            steps += [] if first.first_step is None else [first.first_step]
+    for key in _metric_keys(keys, attempt, rank):
+        first = LatestMetrics()
+        first.feed(await streams.read(key, 0, _FIRST_READ_BYTES))
+        steps += [] if first.first_step is None else [first.first_step]
     return min(steps, default=None)
+
+
+def _metric_keys(keys: Collection[StreamKey], attempt: AttemptId, rank: int) -> list[StreamKey]:
+    """Returns the metric streams of one replica, that of `hop.log` first."""
+    return [key for name in METRIC_STREAMS if (key := StreamKey(attempt, rank, name)) in keys]
 
 
 def _merge_steps(series: Series, newer: Series) -> None:
@@ -257,14 +273,30 @@ def _downsample_to_limit(all_series: dict[str, Series], max_points: int | None) 
             _downsample(series, max_points)
 
 
-async def _merge_stream(
+async def _merge_streams(
     streams: Streams,
-    key: StreamKey,
+    keys: Iterable[StreamKey],
     view: VisibleStreams,
     columns: _SeriesSelection,
     others: dict[str, Series],
 ) -> None:
-    reader = columns.reader()
+    """Adds the metric streams of one replica in one attempt. A name has one source: the first stream with
+    points of it."""
+    logged = set[str]()
+    for key in keys:
+        reader = columns.reader(frozenset(logged))
+        await _merge_stream(streams, key, view, reader, columns, others)
+        logged |= reader.names_with_points
+
+
+async def _merge_stream(
+    streams: Streams,
+    key: StreamKey,
+    view: VisibleStreams,
+    reader: _ColumnReader,
+    columns: _SeriesSelection,
+    others: dict[str, Series],
+) -> None:
     async for span, data in read_spans(streams, key, view, block_bytes=_READ_BYTES):
         if span.is_restart:
             reader.restart()

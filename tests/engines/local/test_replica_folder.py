@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.domain.attempt import ReplicaPhase
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.replica import ReplicaState, StopOrder
+from hopyard.engines.local import engine
 from hopyard.engines.local.ports import choose_port
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
@@ -84,6 +86,22 @@ def test_replica_with_unreadable_status_is_adopted(tmp_path: Path) -> None:
                 await second.forget(AttemptId("a.1"))
             finally:
                 await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_replica_that_cannot_be_adopted_counts_as_unsent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "MAX_ADOPTIONS", 0)
+
+    async def scenario() -> None:
+        async with open_local_engine(tmp_path) as fixture:
+            await fixture.launch("a.1", WAITING_SCRIPT)
+            kill(await fixture.wait_until_running("a.1"), fixture.folder("a.1"))
+            seen = status_of(await fixture.engine.observe(), "a.1")
+            assert seen is not None
+            assert [(each.phase, each.is_unsent) for each in seen.replicas] == [(ReplicaPhase.EXITED, True)]
 
     asyncio.run(scenario())
 

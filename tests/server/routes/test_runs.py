@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from blake3 import blake3
 from hopyard.controller.orphan_cleanup import remove_orphaned_folders
 from hopyard.domain.ids import RunId
 from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.domain.run import RunEvent, RunEventKind
 from hopyard.domain.script_tags import ScriptTags
 from hopyard.server.authentication import hash_token
 from tests.server.api_server import NODE, UNTIL_KILLED, ApiServer, role, run_scenario
@@ -576,6 +577,19 @@ def test_resolve_without_any_run_has_its_own_error(tmp_path: Path) -> None:
             "you have no runs yet",
             "list the runs of others with `hop ps --all`",
         )
+
+    run_scenario(tmp_path, scenario, loops=False)
+
+
+def test_newest_events_of_a_run_are_in_order_of_time(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.submit()
+        now = datetime.now(UTC)
+        for seconds in (3, 1, 2):  # a replica's events arrive later than they happen
+            event = RunEvent(now + timedelta(seconds=seconds), RunEventKind.ALERT, str(seconds))
+            await api.services.runs.record_event(run["id"], event)
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert [event["detail"] for event in response["events"]] == ["1", "2", "3"]
 
     run_scenario(tmp_path, scenario, loops=False)
 

@@ -436,7 +436,10 @@ class LocalEngine:
             adoption = self._adoptions.setdefault(folder.root, _Adoption())
             if adoption.attempts >= MAX_ADOPTIONS:
                 return ReplicaStatus(
-                    folder.rank, ReplicaPhase.EXITED, "", self._failed_adoption_exit(folder, state)
+                    folder.rank,
+                    ReplicaPhase.EXITED,
+                    exit=self._failed_adoption_exit(folder, state),
+                    is_unsent=True,
                 )
             dead.append(folder)
         if state is None:

@@ -32,8 +32,9 @@ def launch_command(
     if launcher is Launcher.TORCHRUN:
         if not spec.launch.image:  # its packages are not those of the node
             torchrun.check_torch(interpreter, env)
+        log_folder = str(folder.root / "torchrun")  # removed with the attempt
         return LaunchCommand(
-            torchrun.torchrun_words(spec, words, interpreter), torchrun.torchrun_variables(spec)
+            torchrun.torchrun_words(spec, words, interpreter, log_folder), torchrun.torchrun_variables(spec)
         )
     if launcher is Launcher.TENSORFLOW:
         return LaunchCommand(words, {"TF_CONFIG": tensorflow.tf_config(spec)})

@@ -14,8 +14,9 @@ _CHECK_TIMEOUT_S = 60.0
 _FIND_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 
-def torchrun_words(spec: ReplicaSpec, command: Sequence[str], interpreter: str) -> list[str]:
-    """Returns the command that starts `command` in each process of this replica."""
+def torchrun_words(spec: ReplicaSpec, command: Sequence[str], interpreter: str, log_folder: str) -> list[str]:
+    """Returns the command that starts `command` in each process of this replica. log_folder: for the error
+    files of the processes; without it, torchrun leaves a folder among the machine's temporary files."""
     peers, index = spec.launch.launcher_peers, own_index(spec)
     address, port = peer_address(spec, peers[0])
     return [
@@ -29,6 +30,7 @@ def torchrun_words(spec: ReplicaSpec, command: Sequence[str], interpreter: str) 
         f"--master-addr={address}",
         f"--master-port={port}",
         f"--role={spec.launch.role}",
+        f"--log-dir={log_folder}",
         "--no-python",
         *command,
     ]

@@ -13,6 +13,7 @@ import secrets
 from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from hopyard.domain.access import Scope, expand_scopes
 from hopyard.domain.audit import AuditRecord, Outcome
@@ -156,16 +157,16 @@ class PortAccess:
         self._note((port.caller.user, port.caller.token, port.address), self._services.now())
 
     def _note(self, key: _RecordKey, now: datetime) -> None:
-        if len(self._recorded_at) >= _MAX_ENTRIES:
-            self._recorded_at.clear()
+        self._recorded_at.pop(key, None)  # it becomes the newest
+        _evict_oldest(self._recorded_at)
         self._recorded_at[key] = now
 
     def create_link(self, port: OpenPort, address: PortAddress) -> str:
         """Returns the secret of a link that opens the port once. address: with the number of the port."""
         now = self._services.now()
-        self._links = {key: entry for key, entry in self._links.items() if entry[2] > now}
-        if len(self._links) >= _MAX_ENTRIES:
-            self._links.clear()
+        while self._links and next(iter(self._links.values()))[2] <= now:
+            del self._links[next(iter(self._links))]
+        _evict_oldest(self._links)
         secret = secrets.token_urlsafe(32)
         self._links[secret] = address, port.caller, now + LINK_LIFETIME
         return secret
@@ -197,6 +198,12 @@ class PortAccess:
         if token is None:
             raise refusal
         return Caller(user, scopes=expand_scopes(token.scopes), token=token.id)
+
+
+def _evict_oldest(entries: dict[Any, Any]) -> None:
+    """Removes the oldest entry if there is no room for another one."""
+    if len(entries) >= _MAX_ENTRIES:
+        del entries[next(iter(entries))]
 
 
 def _mac(key: bytes, address: PortAddress, text: str) -> str:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -489,9 +490,10 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
         if live_progress is not None
         else None
     )
-    attempts, events = (
-        (await services.runs.attempts(run.id))[-MAX_NEWEST_EVENTS:],
-        await services.runs.events(run.id, limit=MAX_NEWEST_EVENTS, newest=True),
+    attempts = (await services.runs.attempts(run.id))[-MAX_NEWEST_EVENTS:]
+    # a replica's events arrive after those of the server at the same time
+    events = sorted(
+        await services.runs.events(run.id, limit=MAX_NEWEST_EVENTS, newest=True), key=attrgetter("at")
     )
     studies = [run.id] if run.spec.study is not None else []
     trials = trial_counts(run, await services.runs.count_trials(studies) if studies else {})

@@ -55,7 +55,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     running until the upload is complete. unstored: sentences about data that could not be stored, why, and
     where it is kept.
 
-    attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
+    attempts, events: the newest hundred, by time; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
     paused_at: since when the phase is `paused`. unread_params: given parameters that no process of the run
     read, so their values had no effect; with the events. events: promised starts, broken promises with the
     reason, and preemption requests.
