@@ -27,9 +27,10 @@ def kill_leftover_processes(folder: ReplicaDir, spec: ReplicaSpec, state: Replic
     cgroups = ReplicaCgroups.existing(spec.node)
     if not process_tree.belong_to_other_replica(cgroups.pids(), folder.root):
         cgroups.remove()
-    session, started = (
-        (state.child_pid, state.child_started) if state is not None and state.boot == boot_id() else (0, 0)
-    )
+    # a process of a container does not see those of the node: the state that it may have written must not end
+    # one. Those of its replica end with that, or have its folder in their environment.
+    is_known = state is not None and state.boot == boot_id() and not spec.launch.image
+    session, started = (state.child_pid, state.child_started) if state is not None and is_known else (0, 0)
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while time.monotonic() < deadline:
         pids = process_tree.find_leftover_processes(folder.root, session, started)
