@@ -276,6 +276,30 @@ def test_adoption_ignores_what_the_script_wrote_as_its_spec(run_scenario: RunSce
     run_scenario(scenario)
 
 
+def test_exit_is_written_before_the_container_is_removed(run_scenario: RunScenario) -> None:
+    """A container engine that hangs delays the removal, and a stop that is overdue kills the replica."""
+
+    class Starter:
+        def end(self) -> None:
+            state = folder.read_state()
+            seen.append(None if state is None else state.exit)
+
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        nonlocal folder
+        await fixture.launch("a.1", "print('done')")
+        await fixture.wait_exits("a.1")
+        folder = ReplicaDir(fixture.folder("a.1"))
+        replica = main.Replica(folder, folder.read_spec())
+        replica._starter = Starter()  # type: ignore[assignment]
+        await asyncio.to_thread(replica._report_exit, ended)
+        assert seen == [ended]
+
+    folder = ReplicaDir(Path())
+    ended = Exit(ExitKind.STOPPED, 143, "stopped by me")
+    seen: list[Exit | None] = []
+    run_scenario(scenario)
+
+
 def test_child_processes_end_with_replica_without_server(
     run_scenario: RunScenario,
 ) -> None:

@@ -254,6 +254,18 @@ def test_killed_replica_leaves_no_container(shell: Shell, podman: Podman) -> Non
     wait_until(lambda: podman.containers() == [])
 
 
+def test_run_is_stopped_while_the_container_engine_hangs(shell: Shell, podman: Podman) -> None:
+    name = shell.detach(*SMALL, "--", "sh", "-c", "echo started; sleep 3600")
+    wait_until(lambda: b"started" in shell.hop("logs", name).out)
+    os.kill(podman.service, signal.SIGSTOP)
+    try:
+        assert shell.hop("stop", name, "--grace", "0").code == 0
+        wait_until(lambda: shell.hop("info", name, "--json").json["phase"] == "cancelled")
+    finally:
+        os.kill(podman.service, signal.SIGCONT)
+    wait_until(lambda: podman.containers() == [])
+
+
 def _services(socket_path: Path) -> list[psutil.Process]:
     return [
         process

@@ -18,6 +18,7 @@ from typing import Any
 from hopyard.container_engine.container_labels import (
     BUILD_LABEL,
     IMAGE_LABEL,
+    REMOVE_TIMEOUT_S,
     build_container_name,
     home_tag,
     remove_container,
@@ -152,7 +153,7 @@ class PackageContainer:
                 api.post("/commit", {}, container=name, repo=repository, tag=tag)
             return code if code < 128 else 128 - code, read_below(self.folder, OUTPUT.name)
         finally:
-            remove_container(api, name)
+            remove_container(EngineApi(self.api.path, timeout_s=REMOVE_TIMEOUT_S), name)
 
     def _settings(self, words: Sequence[str], mounts: ContainerMounts) -> dict[str, Any]:
         """Returns the body of the request that creates the container. Its variables and labels are those of

@@ -17,6 +17,7 @@ from hopyard.config.home import Home
 from hopyard.container_engine.container_labels import (
     ATTEMPT_LABEL,
     HOME_LABEL,
+    REMOVE_TIMEOUT_S,
     container_name,
     home_tag,
     network_name,
@@ -45,7 +46,7 @@ from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.resource_limits import ReplicaCgroups
 from hopyard.replica.user_process import ProcessSpec, StartedProcess
 
-_START_TIMEOUT_S, _REMOVE_TIMEOUT_S = 120.0, 20.0
+_START_TIMEOUT_S = 120.0
 T = TypeVar("T")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _RUN_STATUSES = (400, 404, 409)  # of answers that blame the request, not the engine
@@ -124,8 +125,11 @@ class ReplicaContainer:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        self._remove()
+
+    def _remove(self) -> None:
         # if that takes too long, the engine of the node repeats it
-        remove_container(EngineApi(self._engine.api.path, timeout_s=_REMOVE_TIMEOUT_S), self._name)
+        remove_container(EngineApi(self._engine.api.path, timeout_s=REMOVE_TIMEOUT_S), self._name)
 
     def _start(self, process: ProcessSpec) -> tuple[StartedProcess, ReplicaCgroups]:
         api = self._engine.api
@@ -176,7 +180,7 @@ class ReplicaContainer:
         except BaseException:
             own.close()
             self._channel = None
-            remove_container(api, self._name)
+            self._remove()
             raise
         folders = container_cgroups(self._pid)
         process_tree.add_container(self._pid, next(iter(folders.values()), None))
@@ -247,11 +251,11 @@ class ReplicaContainer:
         return ContainerMounts(read_only, {self._gang.root: gang, **dict.fromkeys(places, gang)})
 
 
-def remove_leftover_container(spec: ReplicaSpec) -> None:
+def remove_container_of(spec: ReplicaSpec) -> None:
     """Removes the container of a replica that died."""
     with suppress(ContainerError, OSError):
         name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
-        remove_container(open_engine(timeout_s=_REMOVE_TIMEOUT_S).api, name)
+        remove_container(open_engine(timeout_s=REMOVE_TIMEOUT_S).api, name)
 
 
 def connect_engine() -> ContainerEngine:
