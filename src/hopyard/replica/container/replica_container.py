@@ -37,6 +37,7 @@ from hopyard.replica.container.container_settings import (
     check_gpus,
     container_settings,
 )
+from hopyard.replica.container.engine_connection import connect_engine
 from hopyard.replica.container.gang_network import GangNetwork, open_network
 from hopyard.replica.container.node_commands import program_command, program_env
 from hopyard.replica.container.oom_watch import container_cgroups
@@ -88,7 +89,7 @@ class ReplicaContainer:
         self._spec, self._gang, self._trees, self._restore = spec, gang, trees, restore
         self._report = report
         self._name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
-        self._engine: ContainerEngine = connect_engine()
+        self._engine: ContainerEngine = connect_engine(Path(spec.node.home), report)
         check_gpus(spec.node, self._engine.name)
         self._image: ContainerImage = checked(lambda: find_image(self._engine.api, image, report), spec)
         self._channel: socket.socket | None = None
@@ -256,15 +257,6 @@ def remove_container_of(spec: ReplicaSpec) -> None:
     with suppress(ContainerError, OSError):
         name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
         remove_container(open_engine(timeout_s=REMOVE_TIMEOUT_S).api, name)
-
-
-def connect_engine() -> ContainerEngine:
-    """Returns the engine of this node. Raises PrepareFailed."""
-    try:
-        return open_engine()
-    except ContainerError as error:
-        hints = "".join(f" ({hint})" for hint in error.hints)
-        raise PrepareFailed(f"{error.message}{hints}") from error
 
 
 def checked(call: Callable[[], T], spec: ReplicaSpec) -> T:
