@@ -261,6 +261,7 @@ class RunPreparation:
                 code=self.folder.work,
                 attempt=launch.attempt,
                 rank=launch.rank,
+                memory_bytes=launch.resources.memory_bytes,
             ),
             self._record_cache_key,
             secrets=launch.secrets,
