@@ -28,7 +28,7 @@ from hopyard.container_engine.container_labels import (
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.private_files import make_folder, read_below, remove_tree, write_atomically
 from hopyard.replica.container.container_image import ContainerImage
-from hopyard.replica.container.container_settings import ContainerMounts
+from hopyard.replica.container.container_settings import SECURITY_OPTIONS, ContainerMounts
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.package_installer import run_uv
 
@@ -188,7 +188,7 @@ class PackageContainer:
                 "Mounts": mounts.to_json(),
                 "CapDrop": ["ALL"],
                 "CapAdd": list(_CAPABILITIES),
-                "SecurityOpt": ["no-new-privileges"],
+                "SecurityOpt": list(SECURITY_OPTIONS),
                 "Init": True,
                 "LogConfig": {"Type": "none", "Config": {}},
                 "OomScoreAdj": 300,
