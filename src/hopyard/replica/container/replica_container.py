@@ -39,7 +39,7 @@ from hopyard.replica.container.container_settings import (
 )
 from hopyard.replica.container.engine_connection import connect_engine
 from hopyard.replica.container.gang_network import GangNetwork, open_network
-from hopyard.replica.container.node_commands import program_command, program_env
+from hopyard.replica.container.node_commands import node_program
 from hopyard.replica.container.oom_watch import container_cgroups
 from hopyard.replica.errors import NodeFault, PrepareFailed
 from hopyard.replica.gang_folder import GangFolder
@@ -156,20 +156,16 @@ class ReplicaContainer:
         try:
             standard = (theirs.fileno(), *_open_streams(process))
             try:
-                started = user_process.start_process(
-                    replace(
-                        process,
-                        argv=program_command("container_process", str(api.path), self._name),
-                        env=program_env(),
-                        cwd=self._gang.root,
-                        outer_cwd=None,
-                        cpus=None,
-                        groups=(),
-                        view=None,
-                        namespace=None,
-                        standard=standard,
-                    )
+                program = node_program(
+                    process,
+                    "container_process",
+                    str(api.path),
+                    self._name,
+                    env={},
+                    cwd=self._gang.root,
+                    standard=standard,
                 )
+                started = user_process.start_process(program)
             finally:
                 for descriptor in standard[1:]:
                     os.close(descriptor)
