@@ -58,7 +58,7 @@ class ReplicaFolder:
         write_below(self.root, SPEC_FILE, text)
 
     def read_spec(self) -> ReplicaSpec | None:
-        """Returns the spec as the engine wrote it, whatever the script has written since."""
+        """Returns the spec as the engine wrote it, not as the script may have changed it."""
         try:
             return msgspec.json.decode(trusted_spec_file(self.root).read_bytes(), type=ReplicaSpec)
         except _MISSING_ERRORS:

@@ -37,7 +37,7 @@ _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 _FOLDER = Path("/dev/hopyard")
 _UV, _CODE, _FILES, _LINKS = (_FOLDER / name for name in ("uv", "code", "files", "links"))
 _CERTIFICATES = _FOLDER / "ca.pem"
-MIN_MEMORY_BYTES = 2**30  # of uv and the compilers of packages, whatever the run requests
+MIN_MEMORY_BYTES = 2**30  # of uv and the compilers of packages, also if the run requests less
 OUTPUT, CONSTRAINTS = _FILES / "output", _FILES / "constraints"
 _SECRET = "HOPYARD_SECRET_"
 # The variables and the input are removed before code of packages can run.
