@@ -43,13 +43,15 @@ network_backend="netavark"
 @dataclass(frozen=True)
 class Podman:
     """variables: of a server that is to find it. command: `podman` with the same storage. old_networks: of
-    other tests. All services share the networks, so that each has a device of its own."""
+    other tests. All services share the networks, so that each has a device of its own.
+    service: the pid of this one."""
 
     api: EngineApi
     storage: Path
     variables: dict[str, str]
     command: tuple[str, ...]
     old_networks: frozenset[str]
+    service: int
 
     def containers(self) -> list[str]:
         """Returns the names of all containers."""
@@ -117,7 +119,7 @@ def serve_podman(folder: Path) -> Iterator[Podman]:
                 ).read_text()
                 time.sleep(0.05)
         old_networks = frozenset(_gang_networks(api))
-        yield Podman(api, folder / "storage", variables, tuple(podman), old_networks)
+        yield Podman(api, folder / "storage", variables, tuple(podman), old_networks, service.pid)
     finally:
         subprocess.run([*podman, "rm", "-fa", "-t0"], env=environment, check=False, capture_output=True)
         os.killpg(service.pid, signal.SIGTERM)

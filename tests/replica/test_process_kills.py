@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import pytest
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.metric_records import Point, read_records
-from hopyard.domain.replica import StopOrder
+from hopyard.domain.replica import StopOrder, trusted_spec_file
 from hopyard.domain.resources import Resources
 from hopyard.replica import main, process_tree
 from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
@@ -242,11 +243,60 @@ def test_repeatedly_dying_replica_is_lost(run_scenario: RunScenario, monkeypatch
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", WAITING_SCRIPT)
         state = await fixture.wait_until_running("a.1")
-        (fixture.folder("a.1") / "spec.json").write_text("damaged")
+        trusted_spec_file(fixture.folder("a.1")).write_text("damaged")
         os.kill(state.pid, signal.SIGKILL)
         (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
 
+    run_scenario(scenario)
+
+
+def test_adoption_ignores_what_the_script_wrote_as_its_spec(run_scenario: RunScenario) -> None:
+    """The spec has the folders that are read and sent: those of the node would be, too."""
+
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        secret = fixture.home.root / "foreign"
+        (secret / "run").mkdir(parents=True)
+        (secret / "folders.ready").touch()
+        (secret / "run" / "key.pt").write_text("SECRET OF ANOTHER")
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
+        file = fixture.folder("a.1") / "spec.json"
+        spec = json.loads(file.read_text())
+        forged = {**spec, "node": {**spec["node"], "gang_folder": str(secret)}}
+        file.write_text(json.dumps(forged))
+        assert ReplicaDir(fixture.folder("a.1")).read_spec().node.gang_folder == str(file.parents[1])
+        os.kill(state.pid, signal.SIGKILL)
+        (ended,) = await fixture.wait_exits("a.1")
+        assert ended.kind is ExitKind.LOST
+        assert not [blob for blob in fixture.sink.blobs.values() if b"SECRET OF ANOTHER" in blob]
+        await fixture.engine.forget(AttemptId("a.1"))
+        await fixture.observe_until(lambda _: not any(fixture.home.attempts.iterdir()))
+
+    run_scenario(scenario)
+
+
+def test_exit_is_written_before_the_container_is_removed(run_scenario: RunScenario) -> None:
+    """A container engine that hangs delays the removal, and a stop that is overdue kills the replica."""
+
+    class Starter:
+        def end(self) -> None:
+            state = folder.read_state()
+            seen.append(None if state is None else state.exit)
+
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        nonlocal folder
+        await fixture.launch("a.1", "print('done')")
+        await fixture.wait_exits("a.1")
+        folder = ReplicaDir(fixture.folder("a.1"))
+        replica = main.Replica(folder, folder.read_spec())
+        replica._starter = Starter()  # type: ignore[assignment]
+        await asyncio.to_thread(replica._report_exit, ended)
+        assert seen == [ended]
+
+    folder = ReplicaDir(Path())
+    ended = Exit(ExitKind.STOPPED, 143, "stopped by me")
+    seen: list[Exit | None] = []
     run_scenario(scenario)
 
 

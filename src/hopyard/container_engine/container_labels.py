@@ -13,6 +13,7 @@ from hopyard.container_engine.engine_api import EngineApi
 from hopyard.errors import ContainerError
 
 HOME_LABEL, ATTEMPT_LABEL, RANK_LABEL = "hopyard.home", "hopyard.attempt", "hopyard.rank"
+REMOVE_TIMEOUT_S = 20.0  # for an answer to the removal of a container; the engine of the node repeats it
 _NAME_DIGITS = 8  # of the label of the home
 _ABSENT = 404
 # Of images that are built, with the home and the attempt that built each, and of the containers in which they

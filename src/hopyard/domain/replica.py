@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
+from pathlib import Path
 
 from hopyard.backports import UTC, dataclass
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
@@ -19,6 +20,17 @@ STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2")
 DEFAULT_STOP_SIGNAL = STOP_SIGNALS[0]
 CONSOLE_SOCKET = "console.sock"  # in the folder of a replica: where it accepts consoles
 STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secret": hexadecimal digits}
+TRUSTED_SPEC_PREFIX = ".spec-"
+
+
+def trusted_spec_file(replica: Path) -> Path:
+    """Returns where the engine keeps the spec of a replica for itself and for an adoption. replica: its
+    folder.
+
+    The script may write to all folders of its attempt, so this file is beside the attempt. `SPEC_FILE` is for
+    the script. It is the only one of a replica that an earlier version has started.
+    """
+    return replica.parent.with_name(f"{TRUSTED_SPEC_PREFIX}{replica.parent.name}-{replica.name}.json")
 
 
 @dataclass(frozen=True, slots=True)

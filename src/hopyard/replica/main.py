@@ -33,7 +33,12 @@ from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import gpu_memory_checks
 from hopyard.replica.hosts_file import mount_hosts_file
 from hopyard.replica.launchers.launch_command import end_launch
-from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
+from hopyard.replica.leftover_processes import (
+    boot_id,
+    kill_leftover_processes,
+    process_start_ticks,
+    remove_leftover_container,
+)
 from hopyard.replica.metric_history import MetricHistory
 from hopyard.replica.orphan_killer import OrphanKiller
 from hopyard.replica.output_metrics import append_missing_points
@@ -166,6 +171,7 @@ class Replica:
         self._exit_lock = threading.Lock()
         self._exits = ChildExits()
         self._consoles: ConsoleAcceptor | None = None  # of the user's process
+        self._starter: ProcessLauncher | None = None
 
     def run(self) -> None:
         """Returns when the server has everything."""
@@ -280,6 +286,7 @@ class Replica:
 
     def _start_process(self, process: user_process.ProcessSpec) -> ReplicaCgroups:
         """Starts the user's process in control groups of its own, and returns them. Raises PrepareFailed."""
+        assert self._starter is not None
         started, cgroups = self._starter.start(process)
         self._state = replace(  # first: from here on a failure is not a failure to start the script
             self._state,
@@ -302,14 +309,15 @@ class Replica:
         self, process: user_process.ProcessSpec, cgroups: ReplicaCgroups, restarts: ProcessRestarts
     ) -> Exit:
         """Supervises the process, and those that follow it by the restart policy. Returns the last exit."""
+        assert self._starter is not None
         started_at, begins = time.monotonic(), dict[str, int]()
         try:
             while True:
                 exit = self._supervise(self._state.child_pid, cgroups, started_at, begins)
-                self._starter.end()
                 last = restarts.last_exit(exit)
                 if last is not None:
                     return last
+                self._starter.end()
                 words, env = restarts.prepare(exit, process.argv, process.env)
                 process = replace(process, argv=words, env=env)
                 begins = restarts.output_begins()
@@ -443,6 +451,11 @@ class Replica:
             threading.Thread(
                 target=self._write_state_with_retry, args=(self._state,), name="exit", daemon=True
             ).start()
+        # the exit is written first: a container engine that hangs delays the removal of a container
+        if self._is_adoption:
+            remove_leftover_container(self._spec)
+        elif self._starter is not None:
+            self._starter.end()
         if self._state.child_pid:  # otherwise no script ran
             self._shipper.set_status(self._status(ReplicaPhase.RUNNING, "sending the rest of its output"))
         self._finish_tensorboard()

@@ -11,7 +11,7 @@ import os
 import signal
 
 from hopyard.domain.replica import ReplicaSpec
-from hopyard.replica.leftover_processes import kill_leftover_processes
+from hopyard.replica.leftover_processes import kill_leftover_processes, remove_leftover_container
 from hopyard.replica.replica_dir import ReplicaDir
 
 
@@ -50,3 +50,4 @@ def _kill_when_replica_dies(
         signal.signal(number, signal.SIG_IGN)
     if os.read(pipe, 1) == b"":  # the kernel closed the replica's end
         kill_leftover_processes(folder, spec, folder.read_state())
+        remove_leftover_container(spec)

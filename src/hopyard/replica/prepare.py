@@ -248,11 +248,13 @@ class RunPreparation:
         if not launch.environment.container:
             return PythonInterpreter(IMAGE_PYTHON)
         # late: few runs have containers
+        from hopyard.replica.container.engine_connection import connect_engine
         from hopyard.replica.container.environment_image import EnvironmentImages
         from hopyard.replica.container.package_container import PackageContainer
-        from hopyard.replica.container.replica_container import checked, connect_engine
+        from hopyard.replica.container.replica_container import checked
 
-        home, api = Home(Path(self.spec.node.home)), connect_engine().api
+        home = Home(Path(self.spec.node.home))
+        api = connect_engine(home.root, self.log).api
         images = EnvironmentImages(
             api,
             home.root,
@@ -267,6 +269,7 @@ class RunPreparation:
                 code=self.folder.work,
                 attempt=launch.attempt,
                 rank=launch.rank,
+                memory_bytes=launch.resources.memory_bytes,
             ),
             self._record_cache_key,
             secrets=launch.secrets,

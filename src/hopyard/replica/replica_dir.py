@@ -26,6 +26,7 @@ from hopyard.domain.replica import (
     ReplicaSpec,
     ReplicaState,
     StopOrder,
+    trusted_spec_file,
 )
 from hopyard.errors import IntegrityError, is_disk_full
 from hopyard.private_files import (
@@ -35,6 +36,7 @@ from hopyard.private_files import (
     overwrite,
     read_below,
     reserve_file_space,
+    write_atomically,
     write_below,
     write_to_reserved_space,
 )
@@ -143,18 +145,27 @@ class ReplicaDir:
 
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Replaces the spec. Raises OSError."""
-        write_below(self.root, SPEC_FILE, msgspec.json.encode(spec))
+        text, trusted = msgspec.json.encode(spec), trusted_spec_file(self.root)
+        if trusted.exists():
+            write_atomically(trusted, text)
+        write_below(self.root, SPEC_FILE, text)
 
     def read_spec(self) -> ReplicaSpec:
-        """Reads the spec. In a home that was moved or copied, paths refer to the home that contains the
-        folder now. The control groups of a copy are those of the original.
+        """Reads the spec, not that of the script if the engine has its own. In a home that was moved or
+        copied, paths refer to the home that contains the folder now. The control groups of a copy are those
+        of the original.
 
         Raises IntegrityError if the spec is missing or damaged.
         """
+        file = trusted_spec_file(self.root)
         try:
-            spec = _decode_spec(read_below(self.root, SPEC_FILE))
+            try:
+                spec = _decode_spec(file.read_bytes())
+            except FileNotFoundError:
+                file = self.root / SPEC_FILE
+                spec = _decode_spec(read_below(self.root, SPEC_FILE))
         except (OSError, msgspec.MsgspecError) as error:
-            raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {error}") from error
+            raise IntegrityError(f"{file} cannot be read: {error}") from error
         recorded_home, current_home = Home(Path(spec.node.home)), Home(self.root.parents[2])
         original = recorded_home.attempts / self.root.parent.name / self.root.name
         if current_home.attempts != self.root.parents[1] or is_same_file(original, self.root):

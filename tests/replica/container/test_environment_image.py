@@ -157,6 +157,15 @@ def test_failure_has_the_words_of_the_installer(builder: Builder) -> None:
     assert builder.images() == set() and not (builder.home / "r1.1").exists()
 
 
+def test_build_that_is_killed_names_its_memory_limit(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PackageContainer, "_run", lambda *_: (-signal.SIGKILL, b""))
+    with ExitStack() as stack, pytest.raises(PrepareFailed, match=r"of memory .set `--memory`") as failure:
+        builder.prepare("first\n", stack)
+    assert type(failure.value) is PrepareFailed  # another attempt would be killed, too
+
+
 @pytest.fixture(scope="module")
 def server_settings(shell: Shell) -> None:
     """Gives the server, which starts with the first command, links and a base image."""
@@ -188,9 +197,12 @@ def test_killed_build_leaves_nothing(shell: Shell, podman: Podman) -> None:
     before = built_images(podman.api, home)
     _write_blocked_package(shell.folder / "blocked-1.tar.gz")
     shell.write("requirements.txt", "./blocked-1.tar.gz\n")
-    name = shell.detach("--requirements", "requirements.txt", "--container", "--", "python", "-c", "1")
+    words = ("--requirements", "requirements.txt", "--container", "--memory", "1100M")
+    name = shell.detach(*words, "--", "python", "-c", "1")
     wait_until(lambda: bool(podman.containers()))
     (container,) = podman.containers()
+    limits = podman.api.get(f"/containers/{container.lstrip('/')}/json")["HostConfig"]
+    assert (limits["Memory"], limits["MemorySwap"]) == (1100 * 2**20, 1100 * 2**20)
     run = shell.hop("info", name, "--json").json
     status = home / "attempts" / run["attempt"]["id"] / "0" / "status.json"
     os.kill(int(json.loads(status.read_text())["pid"]), signal.SIGKILL)

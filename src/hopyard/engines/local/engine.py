@@ -25,6 +25,7 @@ from hopyard.domain.gang import Assignment
 from hopyard.domain.ids import AttemptId, split_attempt
 from hopyard.domain.launch import Launch
 from hopyard.domain.replica import (
+    TRUSTED_SPEC_PREFIX,
     NodeContext,
     ReplicaState,
     StopOrder,
@@ -47,7 +48,14 @@ from hopyard.engines.local.node_health import HealthChecks, NodeHealth
 from hopyard.engines.local.node_ranks import node_ranks
 from hopyard.engines.local.port_connections import PortConnector, PortStream
 from hopyard.engines.local.ports import PortClaims
-from hopyard.engines.local.replica_folder import ReplicaFolder, is_frozen, process_state, replica_folders
+from hopyard.engines.local.replica_folder import (
+    ReplicaFolder,
+    is_frozen,
+    process_state,
+    remove_stale_spec,
+    remove_trusted_specs,
+    replica_folders,
+)
 from hopyard.engines.local.replica_specs import ReplicaSpecs
 from hopyard.engines.local.spawner import SpawnerClient
 from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
@@ -558,14 +566,15 @@ class LocalEngine:
         if self._shares is not None:
             self._shares.pop(attempt, None)
             self._port_claims.keep_only(used_ports(self._shares))
-        specs = [replica.read_spec() for replica in replica_folders(folder)]
-        had_containers = any(spec is not None and spec.launch.image for spec in specs)
+        specs = {replica.rank: replica.read_spec() for replica in replica_folders(folder)}
+        had_containers = any(spec is not None and spec.launch.image for spec in specs.values())
         removed_folder = folder.with_name(f"{_REMOVED_PREFIX}{attempt}-{os.urandom(4).hex()}")
         try:
             # atomic: if this process is killed meanwhile, the folder is either complete or hidden
             folder.rename(removed_folder)
         except FileNotFoundError:
             return
+        await asyncio.to_thread(remove_trusted_specs, folder, specs)
         place = self._home.run_places / split_attempt(attempt)[0]
         with suppress(OSError):
             if str(place.readlink()) == str(folder.absolute()):
@@ -583,6 +592,8 @@ class LocalEngine:
         for entry in listing:
             if entry.name.startswith(_REMOVED_PREFIX) and not self._stopping_tasks and not self._launching:
                 remove_tree(Path(entry.path))  # from an engine that was killed during the removal
+            elif entry.name.startswith(TRUSTED_SPEC_PREFIX):
+                remove_stale_spec(Path(entry.path))
         return [
             Path(entry.path)
             for entry in sorted(listing, key=lambda e: e.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,12 +22,14 @@ from hopyard.domain.replica import (
     SPEC_FILE,
     STATUS_FILE,
     STOP_FILE,
+    TRUSTED_SPEC_PREFIX,
     ReplicaSpec,
     ReplicaState,
     StopOrder,
+    trusted_spec_file,
 )
 from hopyard.file_locks import is_locked
-from hopyard.private_files import make_folder, read_below, write_below
+from hopyard.private_files import make_folder, read_below, write_atomically, write_below
 
 T = TypeVar("T")
 # the last two occur in a damaged folder
@@ -50,10 +53,18 @@ class ReplicaFolder:
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Creates the folder, readable by its owner only, because the spec contains the run's token."""
         make_folder(self.root)
-        write_below(self.root, SPEC_FILE, msgspec.json.encode(spec))
+        text = msgspec.json.encode(spec)
+        write_atomically(trusted_spec_file(self.root), text)  # after its folder: see `remove_stale_spec`
+        write_below(self.root, SPEC_FILE, text)
 
     def read_spec(self) -> ReplicaSpec | None:
-        return self._read(SPEC_FILE, ReplicaSpec)
+        """Returns the spec as the engine wrote it, not as the script may have changed it."""
+        try:
+            return msgspec.json.decode(trusted_spec_file(self.root).read_bytes(), type=ReplicaSpec)
+        except _MISSING_ERRORS:
+            return self._read(SPEC_FILE, ReplicaSpec)
+        except msgspec.MsgspecError:
+            return None
 
     def read_state(self) -> ReplicaState | None:
         """Returns the replica's state; None before its first state (or if a power cut left half a file)."""
@@ -187,6 +198,21 @@ def _lines(file: Path) -> list[str]:
         return file.read_text(errors="replace").splitlines()
     except OSError:
         return []
+
+
+def remove_trusted_specs(attempt: Path, ranks: Iterable[int]) -> None:
+    """Removes the specs beside a removed attempt. What cannot be removed remains."""
+    for rank in ranks:
+        with suppress(OSError):
+            trusted_spec_file(attempt / str(rank)).unlink()
+
+
+def remove_stale_spec(file: Path) -> None:
+    """Removes a spec beside the attempts if its attempt is gone: an engine was killed during the removal."""
+    attempt = file.name.removeprefix(TRUSTED_SPEC_PREFIX).rpartition("-")[0]
+    if not file.with_name(attempt).exists():
+        with suppress(OSError):
+            file.unlink()
 
 
 def replica_folders(attempt: Path) -> list[ReplicaFolder]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.replica.container.node_commands import program_command, program_env
+from hopyard.replica.container.node_commands import node_program
 from hopyard.replica.user_process import ProcessSpec, start_process
 
 EXEC_VARIABLE = "HOPYARD_CONTAINER_EXEC"  # of the program that connects to the process
@@ -42,19 +42,15 @@ class ContainerConsole:
             "AttachStderr": True,
             "Tty": has_terminal,
         }
-        return start_process(
-            replace(
-                self.script,
-                argv=program_command("container_exec", str(self.socket), self.container),
-                # not in the arguments: it has the secrets of the run
-                env={**program_env(), **env, EXEC_VARIABLE: json.dumps(request)},
-                cwd=Path("/"),
-                outer_cwd=None,
-                cpus=None,
-                groups=(),
-                view=None,
-                namespace=None,
-                standard=standard,
-                has_terminal=has_terminal,
-            )
-        ).pid
+        program = node_program(
+            self.script,
+            "container_exec",
+            str(self.socket),
+            self.container,
+            # not in the arguments: it has the secrets of the run
+            env={**env, EXEC_VARIABLE: json.dumps(request)},
+            cwd=Path("/"),
+            standard=standard,
+            has_terminal=has_terminal,
+        )
+        return start_process(program).pid

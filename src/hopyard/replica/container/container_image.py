@@ -9,6 +9,7 @@ from typing import Any
 
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.errors import ContainerError
+from hopyard.replica.container.pull_progress import PullProgress
 from hopyard.replica.errors import PrepareFailed
 
 
@@ -29,7 +30,7 @@ def find_image(api: EngineApi, reference: str, report: Callable[[str], None]) ->
         if error.status != 404:
             raise
     report(f"pulling image {reference}")
-    _pull(api.path, reference)
+    _pull(api.path, reference, PullProgress(reference, report))
     return _image(api.get(f"/images/{reference}/json"))
 
 
@@ -39,7 +40,7 @@ def _image(values: dict[str, Any]) -> ContainerImage:
     return ContainerImage(str(values["Id"]), variables)
 
 
-def _pull(path: Path, reference: str) -> None:
+def _pull(path: Path, reference: str, progress: PullProgress) -> None:
     hint = "check the name, or load the image on the node: `podman load`, `docker load`"
     try:
         import docker  # type: ignore[import-untyped, unused-ignore]  # late: only to pull
@@ -57,8 +58,11 @@ def _pull(path: Path, reference: str) -> None:
     client = docker.APIClient(base_url=f"unix://{path}", timeout=3600)
     try:
         for line in client.pull(name, tag=tag, stream=True, decode=True):
-            if isinstance(line, dict) and line.get("error"):
+            if not isinstance(line, dict):
+                continue
+            if line.get("error"):
                 raise PrepareFailed(f"image {reference} cannot be pulled: {line['error']} ({hint})")
+            progress.add(line)
     except (docker.errors.DockerException, OSError) as error:
         reason = " ".join(str(getattr(error, "explanation", None) or error).split())[:500]
         raise PrepareFailed(f"image {reference} cannot be pulled: {reason} ({hint})") from error

@@ -17,6 +17,9 @@ from hopyard.replica.errors import PrepareFailed
 # opens the output as a process of the node does; `exec` keeps the signals of the container for the command
 _START_SCRIPT = 'umask "$1"; out=$2 err=$3; shift 3; exec "$@" >>"$out" 2>>"$err" </dev/null'
 _SHELL = "/bin/sh"
+# Without the second one, containers cannot use files of a node with SELinux. New labels for these files are
+# no alternative: they change users' datasets, take long, and fail on file systems without labels.
+SECURITY_OPTIONS = ("no-new-privileges", "label=disable")
 _RESERVED_FOLDERS = ("/proc", "/sys", "/dev")
 _CPU_PERIOD_US = 100_000
 
@@ -96,7 +99,7 @@ def container_settings(
     host: dict[str, Any] = {
         "Mounts": mounts.to_json(),
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges"],
+        "SecurityOpt": list(SECURITY_OPTIONS),
         "Init": True,
         "PidMode": "",
         "IpcMode": "private",

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hopyard.config.units import format_bytes
 from hopyard.container_engine.container_labels import (
     BUILD_LABEL,
     IMAGE_LABEL,
+    REMOVE_TIMEOUT_S,
     build_container_name,
     home_tag,
     remove_container,
@@ -25,7 +28,8 @@ from hopyard.container_engine.container_labels import (
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.private_files import make_folder, read_below, remove_tree, write_atomically
 from hopyard.replica.container.container_image import ContainerImage
-from hopyard.replica.container.container_settings import ContainerMounts
+from hopyard.replica.container.container_settings import SECURITY_OPTIONS, ContainerMounts
+from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.package_installer import run_uv
 
 # Root in the container owns the files of the image; packages may replace those of other users.
@@ -33,6 +37,7 @@ _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 _FOLDER = Path("/dev/hopyard")
 _UV, _CODE, _FILES, _LINKS = (_FOLDER / name for name in ("uv", "code", "files", "links"))
 _CERTIFICATES = _FOLDER / "ca.pem"
+MIN_MEMORY_BYTES = 2**30  # of uv and the compilers of packages, also if the run requests less
 OUTPUT, CONSTRAINTS = _FILES / "output", _FILES / "constraints"
 _SECRET = "HOPYARD_SECRET_"
 # The variables and the input are removed before code of packages can run.
@@ -61,7 +66,8 @@ for found in distributions():
 @dataclass(frozen=True, slots=True)
 class PackageContainer:
     """folder: of this replica, for input and output; it is made and removed here. code: the working folder.
-    attempt, rank: of the replica, which removes the container at its end."""
+    attempt, rank: of the replica, which removes the container at its end. memory_bytes: limit of the run; 0
+    is none."""
 
     api: EngineApi
     base: ContainerImage
@@ -71,8 +77,16 @@ class PackageContainer:
     code: Path
     attempt: str
     rank: int
+    memory_bytes: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def memory_limit(self) -> int:
+        """The bytes of memory and swap: those of the run, or half of the node's memory for a run without a
+        limit; at least `MIN_MEMORY_BYTES`."""
+        half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return max(self.memory_bytes or half, MIN_MEMORY_BYTES)
 
     def run(
         self,
@@ -105,6 +119,11 @@ class PackageContainer:
             variables["HOPYARD_PREFER"] = _INSTALLED if prefers_installed else "0"
             mounts = {_UV: Path(command[0]).resolve(), **links}
             code, output = self._run([str(_UV), *command[1:]], files, variables, mounts, commit)
+            if code == -signal.SIGKILL:
+                raise PrepareFailed(
+                    f"{activity}: uv was killed, probably because it used more than "
+                    f"{format_bytes(self.memory_limit)} of memory (set `--memory` to a larger limit)"
+                )
             return subprocess.CompletedProcess(
                 command, code, stdout=b"", stderr=read_below(self.folder, "stderr")
             )
@@ -152,7 +171,7 @@ class PackageContainer:
                 api.post("/commit", {}, container=name, repo=repository, tag=tag)
             return code if code < 128 else 128 - code, read_below(self.folder, OUTPUT.name)
         finally:
-            remove_container(api, name)
+            remove_container(EngineApi(self.api.path, timeout_s=REMOVE_TIMEOUT_S), name)
 
     def _settings(self, words: Sequence[str], mounts: ContainerMounts) -> dict[str, Any]:
         """Returns the body of the request that creates the container. Its variables and labels are those of
@@ -169,10 +188,12 @@ class PackageContainer:
                 "Mounts": mounts.to_json(),
                 "CapDrop": ["ALL"],
                 "CapAdd": list(_CAPABILITIES),
-                "SecurityOpt": ["no-new-privileges"],
+                "SecurityOpt": list(SECURITY_OPTIONS),
                 "Init": True,
                 "LogConfig": {"Type": "none", "Config": {}},
                 "OomScoreAdj": 300,
+                "Memory": self.memory_limit,
+                "MemorySwap": self.memory_limit,
             },
         }
 

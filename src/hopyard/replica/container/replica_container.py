@@ -17,6 +17,7 @@ from hopyard.config.home import Home
 from hopyard.container_engine.container_labels import (
     ATTEMPT_LABEL,
     HOME_LABEL,
+    REMOVE_TIMEOUT_S,
     container_name,
     home_tag,
     network_name,
@@ -36,8 +37,9 @@ from hopyard.replica.container.container_settings import (
     check_gpus,
     container_settings,
 )
+from hopyard.replica.container.engine_connection import connect_engine
 from hopyard.replica.container.gang_network import GangNetwork, open_network
-from hopyard.replica.container.node_commands import program_command, program_env
+from hopyard.replica.container.node_commands import node_program
 from hopyard.replica.container.oom_watch import container_cgroups
 from hopyard.replica.errors import NodeFault, PrepareFailed
 from hopyard.replica.gang_folder import GangFolder
@@ -45,7 +47,7 @@ from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.resource_limits import ReplicaCgroups
 from hopyard.replica.user_process import ProcessSpec, StartedProcess
 
-_START_TIMEOUT_S, _REMOVE_TIMEOUT_S = 120.0, 20.0
+_START_TIMEOUT_S = 120.0
 T = TypeVar("T")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _RUN_STATUSES = (400, 404, 409)  # of answers that blame the request, not the engine
@@ -87,7 +89,7 @@ class ReplicaContainer:
         self._spec, self._gang, self._trees, self._restore = spec, gang, trees, restore
         self._report = report
         self._name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
-        self._engine: ContainerEngine = connect_engine()
+        self._engine: ContainerEngine = connect_engine(Path(spec.node.home), report)
         check_gpus(spec.node, self._engine.name)
         self._image: ContainerImage = checked(lambda: find_image(self._engine.api, image, report), spec)
         self._channel: socket.socket | None = None
@@ -124,8 +126,11 @@ class ReplicaContainer:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        self._remove()
+
+    def _remove(self) -> None:
         # if that takes too long, the engine of the node repeats it
-        remove_container(EngineApi(self._engine.api.path, timeout_s=_REMOVE_TIMEOUT_S), self._name)
+        remove_container(EngineApi(self._engine.api.path, timeout_s=REMOVE_TIMEOUT_S), self._name)
 
     def _start(self, process: ProcessSpec) -> tuple[StartedProcess, ReplicaCgroups]:
         api = self._engine.api
@@ -151,20 +156,16 @@ class ReplicaContainer:
         try:
             standard = (theirs.fileno(), *_open_streams(process))
             try:
-                started = user_process.start_process(
-                    replace(
-                        process,
-                        argv=program_command("container_process", str(api.path), self._name),
-                        env=program_env(),
-                        cwd=self._gang.root,
-                        outer_cwd=None,
-                        cpus=None,
-                        groups=(),
-                        view=None,
-                        namespace=None,
-                        standard=standard,
-                    )
+                program = node_program(
+                    process,
+                    "container_process",
+                    str(api.path),
+                    self._name,
+                    env={},
+                    cwd=self._gang.root,
+                    standard=standard,
                 )
+                started = user_process.start_process(program)
             finally:
                 for descriptor in standard[1:]:
                     os.close(descriptor)
@@ -176,7 +177,7 @@ class ReplicaContainer:
         except BaseException:
             own.close()
             self._channel = None
-            remove_container(api, self._name)
+            self._remove()
             raise
         folders = container_cgroups(self._pid)
         process_tree.add_container(self._pid, next(iter(folders.values()), None))
@@ -247,20 +248,11 @@ class ReplicaContainer:
         return ContainerMounts(read_only, {self._gang.root: gang, **dict.fromkeys(places, gang)})
 
 
-def remove_leftover_container(spec: ReplicaSpec) -> None:
+def remove_container_of(spec: ReplicaSpec) -> None:
     """Removes the container of a replica that died."""
     with suppress(ContainerError, OSError):
         name = container_name(spec.node.home, spec.launch.attempt, spec.launch.rank)
-        remove_container(open_engine(timeout_s=_REMOVE_TIMEOUT_S).api, name)
-
-
-def connect_engine() -> ContainerEngine:
-    """Returns the engine of this node. Raises PrepareFailed."""
-    try:
-        return open_engine()
-    except ContainerError as error:
-        hints = "".join(f" ({hint})" for hint in error.hints)
-        raise PrepareFailed(f"{error.message}{hints}") from error
+        remove_container(open_engine(timeout_s=REMOVE_TIMEOUT_S).api, name)
 
 
 def checked(call: Callable[[], T], spec: ReplicaSpec) -> T:
