@@ -29,11 +29,12 @@ from hopyard.domain.replica import (
 )
 from hopyard.errors import IntegrityError, is_disk_full
 from hopyard.private_files import (
+    create_below,
     make_folder,
     open_below,
-    open_file,
     overwrite,
     read_below,
+    remove_below,
     reserve_file_space,
     write_below,
     write_to_reserved_space,
@@ -75,7 +76,7 @@ LOCK_TIMEOUT_S = 0.5  # the engine probes a lock by taking it for a moment, whic
 
 def acquire_lock(folder: Path) -> int | None:
     """Returns the descriptor of the folder's lock, which must stay open; None if a live replica holds it."""
-    descriptor = open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    descriptor = create_below(folder, LOCK_FILE, os.O_RDWR)
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
@@ -138,8 +139,7 @@ class ReplicaDir:
 
     def remove_exit_text(self) -> None:
         """Removes the text of a process that ended, before another one starts."""
-        with suppress(OSError):
-            (self.root / _EXIT_TEXT_FILE).unlink(missing_ok=True)
+        remove_below(self.root, _EXIT_TEXT_FILE)
 
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Replaces the spec. Raises OSError."""
@@ -238,6 +238,11 @@ class ReplicaDir:
         with suppress(OSError):
             return max((entry.stat().st_mtime for entry in os.scandir(self.streams)), default=0.0)
         return 0.0
+
+    def open_stream(self, name: str) -> int:
+        """Returns a descriptor for reading a stream, which the script may have replaced by a link. Raises
+        OSError as `private_files.open_below`."""
+        return open_below(self.root, f"{self.streams.name}/{name}", os.O_RDONLY)
 
     def append(self, stream: str, record: bytes) -> int:
         """Appends whole records to a stream with one write; other processes may append to it as well. Returns
