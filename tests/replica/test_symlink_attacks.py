@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.replica import NodeContext, ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.resources import Resources
 from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
+from hopyard.errors import IntegrityError
 from hopyard.private_files import make_folder, open_below
 from hopyard.replica import checkpoint_uploads
 from hopyard.replica.checkpoint_uploads import CheckpointUploader
@@ -100,7 +102,7 @@ def _replica_of(tmp_path: Path) -> tuple[ReplicaDir, ReplicaSpec, Path]:
     folder = ReplicaDir(make_folder(home / "attempts" / "a.1" / "0"))
     folder.create()
     launch = ReplicaLaunch(
-        RunId("a"), "alice/p/1", AttemptId("a.1"), 0, "worker", 0, 1, ("python",), Resources(), "", ""
+        AttemptId("a.1"), RunId("a"), "alice/p/1", 0, "worker", 0, 1, ("python",), Resources(), "", ""
     )
     node = NodeContext("box", str(home), "", 0, gang_folder=str(folder.root.parent))
     spec = ReplicaSpec(launch, node)
@@ -312,6 +314,23 @@ def test_named_pipes_do_not_block_replica_or_engine(
         )
 
     run_scenario(scenario)
+
+
+def test_place_of_folder_decides_over_spec_that_script_wrote(tmp_path: Path) -> None:
+    folder, spec, home = _replica_of(tmp_path)
+    gang, own = str(folder.root.parent), "/sys/fs/cgroup/memory/hopyard/tag-a.1-0"
+    node = replace(spec.node, gang_folder=str(home), cgroups={"memory": own, "cpu": "/sys/fs/cgroup/cpu/x"})
+    folder.write_spec(replace(spec, node=node))
+    read = folder.read_spec().node
+    assert (read.gang_folder, dict(read.cgroups)) == (gang, {"memory": own})
+    for launch in (
+        replace(spec.launch, attempt=AttemptId("b.1")),
+        replace(spec.launch, rank=1),
+        replace(spec.launch, run=RunId("b")),
+    ):
+        folder.write_spec(replace(spec, launch=launch))
+        with pytest.raises(IntegrityError, match="that of another replica"):
+            folder.read_spec()
 
 
 def test_engine_writes_through_no_link_that_replaces_folder(tmp_path: Path) -> None:

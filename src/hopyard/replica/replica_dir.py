@@ -149,15 +149,21 @@ class ReplicaDir:
         """Reads the spec. In a home that was moved or copied, paths refer to the home that contains the
         folder now. The control groups of a copy are those of the original.
 
-        Raises IntegrityError if the spec is missing or damaged.
+        The script can write to the file. So the place of the folder decides which attempt and rank it has,
+        which folder its gang shares, and which control groups may be its own.
+
+        Raises IntegrityError if the spec is missing or damaged, or that of another replica.
         """
         try:
             spec = _decode_spec(read_below(self.root, SPEC_FILE))
         except (OSError, msgspec.MsgspecError) as error:
             raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {error}") from error
         recorded_home, current_home = Home(Path(spec.node.home)), Home(self.root.parents[2])
+        if current_home.attempts != self.root.parents[1]:
+            return spec
+        spec = self._with_own_place(spec)
         original = recorded_home.attempts / self.root.parent.name / self.root.name
-        if current_home.attempts != self.root.parents[1] or is_same_file(original, self.root):
+        if is_same_file(original, self.root):
             return spec
         cgroups = spec.node.cgroups if is_missing(original) else {}
         return replace(
@@ -167,6 +173,23 @@ class ReplicaDir:
                 home=str(current_home.root),
                 server_file=str(current_home.server_file),
                 cgroups=cgroups,
+            ),
+        )
+
+    def _with_own_place(self, spec: ReplicaSpec) -> ReplicaSpec:
+        """Returns the spec for the folder's place. Raises IntegrityError if it is that of another replica."""
+        attempt, rank = self.root.parent.name, self.root.name
+        launch, node = spec.launch, spec.node
+        is_of_run = attempt.rpartition(".")[0] == launch.run
+        if not is_of_run or launch.attempt != attempt or str(launch.rank) != rank:
+            raise IntegrityError(f"{self.root / SPEC_FILE} is that of another replica")
+        own = f"-{attempt}-{rank}"
+        return replace(
+            spec,
+            node=replace(
+                node,
+                gang_folder=node.gang_folder and str(self.root.parent),
+                cgroups={name: group for name, group in node.cgroups.items() if group.endswith(own)},
             ),
         )
 
