@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,7 +66,7 @@ def open_no_follow(path: str | Path, flags: int, *, folder: int | None = None) -
         descriptor = open_file(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, folder=folder)
     except OSError as error:
         is_other_kind = error.errno in (errno.ELOOP, errno.ENXIO) or (
-            error.errno == errno.ENOTDIR and os.path.islink(path)
+            error.errno == errno.ENOTDIR and _is_link(path, folder)
         )
         raise missing if is_other_kind else error from None
     mode = os.fstat(descriptor).st_mode
@@ -77,14 +77,87 @@ def open_no_follow(path: str | Path, flags: int, *, folder: int | None = None) -
 
 
 def open_below(folder: Path, path: str, flags: int) -> int:
-    """As `open_no_follow`, for a path below `folder`. No folder on the way may be a link. The parent of
-    `folder` must be private."""
-    real_path = os.path.normpath(f"{os.path.realpath(folder.parent)}/{folder.name}/{path}")
-    descriptor = open_no_follow(real_path, flags)
-    if os.readlink(f"/proc/self/fd/{descriptor}") == real_path:
-        return descriptor
-    os.close(descriptor)
-    raise FileNotFoundError(errno.ENOENT, "reached only through a link", real_path)
+    """As `open_no_follow`, for a path below `folder`. No folder on the way may be a link, and no file is made
+    through one. The parent of `folder` must be private."""
+    with _parent_below(folder, path) as (parent, name):
+        return open_no_follow(name, flags, folder=parent)
+
+
+def create_below(folder: Path, path: str, flags: int) -> int:
+    """As `open_below`, and creates a missing file. A link, pipe or device in its place is removed, because it
+    cannot be the file. Raises OSError."""
+    with _parent_below(folder, path) as (parent, name):
+        try:
+            return open_no_follow(name, flags | os.O_CREAT, folder=parent)
+        except FileNotFoundError:
+            os.unlink(name, dir_fd=parent)
+            return open_no_follow(name, flags | os.O_CREAT | os.O_EXCL, folder=parent)
+
+
+def make_folder_below(folder: Path, name: str) -> int:
+    """Returns a descriptor of the folder `name` of a folder that other programs write to, and creates it if
+    it is missing. A link in its place is removed. Raises OSError."""
+    with _parent_below(folder, name) as (parent, own):
+        if _is_link(own, parent):
+            os.unlink(own, dir_fd=parent)
+        with suppress(FileExistsError):
+            os.mkdir(own, FOLDER_MODE, dir_fd=parent)
+        return open_no_follow(own, os.O_RDONLY | os.O_DIRECTORY, folder=parent)
+
+
+def remove_below(folder: Path, path: str) -> None:
+    """Removes a file or a folder below `folder`, as `remove_tree` does, if no link leads to it."""
+    with suppress(OSError), _parent_below(folder, path) as (parent, name):
+        try:
+            os.unlink(name, dir_fd=parent)
+        except OSError:
+            _remove_tree(name, parent)
+
+
+def move_below(folder: Path, path: str, target: Path) -> None:
+    """Moves a file or a folder below `folder`, if no link leads to it. target: where no other program writes.
+    Raises OSError."""
+    with _parent_below(folder, path) as (parent, name):
+        os.rename(name, target, src_dir_fd=parent)
+
+
+def _is_link(path: str | Path, folder: int | None) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+@contextmanager
+def _parent_below(folder: Path, path: str) -> Iterator[tuple[int, str]]:
+    """Yields a descriptor of the folder that contains a path below `folder`, and the path's name in it. It
+    stays that folder, even if it is replaced meanwhile."""
+    root = os.path.realpath(folder.parent)
+    *parents, name = os.path.normpath(f"{folder.name}/{path}").split("/")
+    descriptor = -1
+    try:
+        descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for parent in parents:
+            inner = _open_parent(parent, descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor, name
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = os.path.join(root, *parents, name)
+        raise
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _open_parent(name: str, folder: int) -> int:
+    try:
+        return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except NotADirectoryError:
+        if not _is_link(name, folder):
+            raise
+        raise FileNotFoundError(errno.ENOENT, "reached only through a link", name) from None
 
 
 def read_below(folder: Path, path: str, *, max_bytes: int = 16 * 2**20) -> bytes:
@@ -140,7 +213,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
 def overwrite(path: Path, text: bytes) -> None:
     """Overwrites a small existing file with text, padded with spaces, for a disk without space for a second
     file. A reader may see a part of it. Raises OSError."""
-    descriptor = open_no_follow(path, os.O_WRONLY)
+    descriptor = open_below(path.parent, path.name, os.O_WRONLY)
     try:
         os.pwrite(descriptor, text.ljust(os.fstat(descriptor).st_size), 0)
     finally:
@@ -151,7 +224,7 @@ def reserve_file_space(folder: Path, name: str) -> None:
     """Reserves disk space for the small file `name`, which `write_to_reserved_space` uses on a full disk.
     Raises OSError."""
     try:
-        descriptor = open_file(folder / _reserved_space_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        descriptor = open_below(folder, _reserved_space_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return
     try:
@@ -170,7 +243,8 @@ def write_to_reserved_space(folder: Path, name: str, text: bytes) -> None:
         os.pwrite(descriptor, text.ljust(RESERVED_FILE_BYTES), 0)
     finally:
         os.close(descriptor)
-    (folder / _reserved_space_name(name)).replace(folder / name)
+    with _parent_below(folder, name) as (parent, own):
+        os.replace(_reserved_space_name(name), own, src_dir_fd=parent, dst_dir_fd=parent)
 
 
 def _reserved_space_name(name: str) -> str:
@@ -214,12 +288,17 @@ def remove_tree(folder: Path) -> None:
     Inner folders are moved up before they are read: a path may be too long for the kernel, and too deep for
     recursion.
     """
-    if folder.is_symlink():
+    _remove_tree(folder, None)
+
+
+def _remove_tree(folder: str | Path, parent: int | None) -> None:
+    """parent: a descriptor of the folder that contains it, if `folder` is a name."""
+    if _is_link(folder, parent):
         return  # the mode of another folder must not change
     with suppress(OSError):
-        folder.chmod(FOLDER_MODE)
+        os.chmod(folder, FOLDER_MODE, dir_fd=parent)
     try:
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     except OSError:
         return
     try:
@@ -236,7 +315,7 @@ def remove_tree(folder: Path) -> None:
     finally:
         os.close(top)
     with suppress(OSError):
-        folder.rmdir()
+        os.rmdir(folder, dir_fd=parent)
 
 
 def _empty(folder: int, top: int) -> list[str]:

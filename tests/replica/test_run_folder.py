@@ -203,6 +203,18 @@ def test_files_are_kept_although_the_server_was_away(tmp_path: Path, monkeypatch
     assert server.trees[1:] == [["run/best.json", "run/log.txt"]]
 
 
+def test_folder_behind_a_link_is_not_read_and_not_waited_for(tmp_path: Path) -> None:
+    server = UnreliableServer()
+    folder = _open_run_folder(tmp_path, server, 0, [])
+    folder.create()
+    (tmp_path / "home" / "sub").mkdir(parents=True)
+    (tmp_path / "home" / "sub" / "token").write_text("OF ANOTHER")
+    (tmp_path / "run").rmdir()
+    (tmp_path / "run").symlink_to(tmp_path / "home")
+    assert folder.finish(is_failed=False) == "the script replaced the folder `run` by a link"
+    assert server.trees == []
+
+
 def test_replica_that_never_starts_keeps_nothing_from_being_stored(tmp_path: Path) -> None:
     first, second = (_open_run_folder(tmp_path, UnreliableServer(), rank, []).gang for rank in (0, 1))
     for rank in (0, 1):

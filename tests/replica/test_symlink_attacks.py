@@ -4,17 +4,30 @@ the complete home, follows none."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from hopyard.domain.attempt import ReplicaPhase
-from hopyard.domain.ids import AttemptId
-from hopyard.domain.replica import ReplicaState, StopOrder
+from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.launch import ReplicaLaunch
+from hopyard.domain.replica import NodeContext, ReplicaSpec, ReplicaState, StopOrder
+from hopyard.domain.resources import Resources
 from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
-from hopyard.private_files import open_below
-from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.errors import IntegrityError
+from hopyard.private_files import make_folder, open_below
+from hopyard.replica import checkpoint_uploads
+from hopyard.replica.checkpoint_uploads import CheckpointUploader
+from hopyard.replica.gang_folder import GangFolder
+from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
+from hopyard.replica.replica_log import redirect_standard_streams
+from hopyard.replica.unstored_folders import UnstoredFolders
+from hopyard.replica.user_process import open_stream
+from hopyard.sdk.punch_hole import BLOCK_BYTES, punch_hole
 from hopyard.sdk.report_limit import ReportLimit
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
@@ -83,6 +96,159 @@ def test_no_file_is_opened_through_link(tmp_path: Path, swapped: str) -> None:
         open_below(tmp_path / "gang" / "0", "streams/events", 0)
 
 
+def _replica_of(tmp_path: Path) -> tuple[ReplicaDir, ReplicaSpec, Path]:
+    """Returns a replica of a run, and the home with a file of another run's checkpoint."""
+    home = tmp_path / "home"
+    folder = ReplicaDir(make_folder(home / "attempts" / "a.1" / "0"))
+    folder.create()
+    launch = ReplicaLaunch(
+        AttemptId("a.1"), RunId("a"), "alice/p/1", 0, "worker", 0, 1, ("python",), Resources(), "", ""
+    )
+    node = NodeContext("box", str(home), "", 0, gang_folder=str(folder.root.parent))
+    spec = ReplicaSpec(launch, node)
+    folder.write_spec(spec)
+    (make_folder(home / "blobs") / "one").write_text("OF ANOTHER")
+    return folder, spec, home
+
+
+def _swap(folder: Path, target: Path) -> None:
+    """Replaces a folder by a link, as a script can do at any moment."""
+    folder.rename(folder.with_name(f"{folder.name}-away"))
+    folder.symlink_to(target)
+
+
+def test_older_checkpoint_is_not_removed_through_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, spec, home = _replica_of(tmp_path)
+    for name in ("blobs", "2"):
+        (make_folder(folder.checkpoints / name) / "data").write_text("own")
+    uploaded = []
+
+    def create(attempt: str, body: dict[str, object]) -> None:
+        uploaded.append(body["step"])
+        if len(uploaded) == 2:
+            _swap(folder.checkpoints, home)
+
+    client = SimpleNamespace(create_attempt_checkpoint=create)
+    monkeypatch.setattr(
+        checkpoint_uploads, "upload_folder", lambda client, folder: SimpleNamespace(digest="", size_bytes=0)
+    )
+    uploader = CheckpointUploader(
+        folder,
+        spec,
+        SimpleNamespace(client=client),  # type: ignore[arg-type]
+        UnstoredFolders(folder, spec),
+        dict,
+    )
+    for step, name in ((1, "blobs"), (2, "2")):
+        folder.append_json("events", kind="checkpoint", step=step, folder=name)
+    uploader.finish()
+    assert uploaded == [1, 2]
+    assert (home / "blobs" / "one").read_text() == "OF ANOTHER"
+
+
+def test_older_checkpoint_is_removed_after_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, spec, _ = _replica_of(tmp_path)
+    for name in ("1", "2"):
+        (make_folder(folder.checkpoints / name / "deep") / "data").write_text("own")
+        folder.append_json("events", kind="checkpoint", step=int(name), folder=name)
+    client = SimpleNamespace(create_attempt_checkpoint=lambda attempt, body: None)
+    monkeypatch.setattr(
+        checkpoint_uploads, "upload_folder", lambda client, folder: SimpleNamespace(digest="", size_bytes=0)
+    )
+    CheckpointUploader(
+        folder,
+        spec,
+        SimpleNamespace(client=client),  # type: ignore[arg-type]
+        UnstoredFolders(folder, spec),
+        dict,
+    ).finish()
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["2"]
+
+
+def test_unstored_folder_is_not_moved_through_link(tmp_path: Path) -> None:
+    folder, spec, home = _replica_of(tmp_path)
+    _swap(folder.checkpoints, home)
+    UnstoredFolders(folder, spec).retain("the checkpoint", folder.checkpoints / "blobs", "no")
+    assert (home / "blobs" / "one").read_text() == "OF ANOTHER"
+    assert b"could not be moved aside either" in (folder.streams / "events").read_bytes()
+
+
+def _write_log(folder: ReplicaDir, spec: ReplicaSpec) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            redirect_standard_streams(folder.root)
+            os.write(2, b"a line of the log")
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _write_output(folder: ReplicaDir, spec: ReplicaSpec) -> None:
+    descriptor = open_stream(folder.streams / "stdout")
+    os.write(descriptor, b"output of the next process")
+    os.close(descriptor)
+
+
+def _take_lock(folder: ReplicaDir, spec: ReplicaSpec) -> None:
+    lock = acquire_lock(folder.root)
+    assert lock is not None
+    os.close(lock)
+
+
+_CREATED: dict[str, Callable[[ReplicaDir, ReplicaSpec], object]] = {
+    "0/replica.log": _write_log,
+    "0/streams/stdout": _write_output,
+    "0/lock": _take_lock,
+    "ended/0": lambda folder, spec: GangFolder(folder.root.parent, spec).mark_ended(),
+    "folders.ready": lambda folder, spec: GangFolder(folder.root.parent, spec).mark_ready(),
+}
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+@pytest.mark.parametrize("path", _CREATED)
+def test_no_file_is_written_or_created_through_link(tmp_path: Path, path: str, is_missing: bool) -> None:
+    folder, spec, home = _replica_of(tmp_path)
+    target, link = home / "config.yaml", folder.root.parent / path
+    if not is_missing:
+        target.write_text("settings\n")
+    make_folder(link.parent)
+    link.symlink_to(target)
+    _CREATED[path](folder, spec)
+    assert (target.read_text() == "settings\n") if not is_missing else not target.exists()
+    assert link.is_symlink() is (path == "ended/0"), "a link in the place of a file is removed"
+
+
+@pytest.mark.parametrize("path", ["0/streams/stdout", "ended/0"])
+def test_no_file_is_created_in_folder_behind_link(tmp_path: Path, path: str) -> None:
+    folder, spec, home = _replica_of(tmp_path)
+    place, target = (folder.root.parent / path).parent, make_folder(home / "empty")
+    make_folder(place)
+    _swap(place, target)
+    _CREATED[path](folder, spec)
+    assert list(target.iterdir()) == []
+
+
+def test_stream_is_not_created_in_folder_behind_link(tmp_path: Path) -> None:
+    folder, _, home = _replica_of(tmp_path)
+    _swap(folder.streams, home)
+    with pytest.raises(FileNotFoundError, match="only through a link"):
+        folder.append("system", b"a sample")
+    assert not (home / "system").exists()
+
+
+def test_blocks_of_other_run_are_not_released(tmp_path: Path) -> None:
+    folder, _, home = _replica_of(tmp_path)
+    other = home / "stdout"
+    other.write_bytes(b"x" * 4 * BLOCK_BYTES)
+    _swap(folder.streams, home)
+    with pytest.raises(FileNotFoundError):
+        punch_hole(str(folder.streams / "stdout"), 0, 4 * BLOCK_BYTES)
+    assert other.read_bytes() == b"x" * 4 * BLOCK_BYTES
+
+
 _PIPES = """
 import os, time
 while not os.path.exists("go"):
@@ -148,6 +314,23 @@ def test_named_pipes_do_not_block_replica_or_engine(
         )
 
     run_scenario(scenario)
+
+
+def test_place_of_folder_decides_over_spec_that_script_wrote(tmp_path: Path) -> None:
+    folder, spec, home = _replica_of(tmp_path)
+    gang, own = str(folder.root.parent), "/sys/fs/cgroup/memory/hopyard/tag-a.1-0"
+    node = replace(spec.node, gang_folder=str(home), cgroups={"memory": own, "cpu": "/sys/fs/cgroup/cpu/x"})
+    folder.write_spec(replace(spec, node=node))
+    read = folder.read_spec().node
+    assert (read.gang_folder, dict(read.cgroups)) == (gang, {"memory": own})
+    for launch in (
+        replace(spec.launch, attempt=AttemptId("b.1")),
+        replace(spec.launch, rank=1),
+        replace(spec.launch, run=RunId("b")),
+    ):
+        folder.write_spec(replace(spec, launch=launch))
+        with pytest.raises(IntegrityError, match="that of another replica"):
+            folder.read_spec()
 
 
 def test_engine_writes_through_no_link_that_replaces_folder(tmp_path: Path) -> None:

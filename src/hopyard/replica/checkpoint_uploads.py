@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from hopyard.domain.replica import ReplicaSpec
@@ -28,7 +27,7 @@ from hopyard.errors import (
     StorageFull,
     is_transient,
 )
-from hopyard.private_files import open_below
+from hopyard.private_files import open_below, remove_below
 from hopyard.replica.event_log import EventLog
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
@@ -200,4 +199,5 @@ class CheckpointUploader:
         self.server.client.create_attempt_checkpoint(launch.attempt, body)
         previous, self._last_uploaded = self._last_uploaded, folder
         if previous is not None and previous != folder:
-            rmtree(previous, ignore_errors=True)
+            # by descriptors: the script may have replaced `checkpoints` by a link during the upload
+            remove_below(self.folder.root, f"{self.folder.checkpoints.name}/{previous.name}")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hopyard.private_files import open_no_follow
+from hopyard.private_files import open_below
 
 
 class EventLog:
@@ -23,8 +23,11 @@ class EventLog:
         A partial line at the end is read by a later call. A line that is not a JSON object is skipped, and so
         are released disk blocks.
         """
+        folder = self._path.parent  # the script may replace it by a link
         try:
-            with os.fdopen(open_no_follow(self._path, os.O_RDONLY), "rb") as file:
+            with os.fdopen(
+                open_below(folder.parent, f"{folder.name}/{self._path.name}", os.O_RDONLY), "rb"
+            ) as file:
                 self._offset = os.lseek(file.fileno(), self._offset, os.SEEK_DATA)
                 file.seek(self._offset)
                 data = file.read()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hopyard.private_files import open_no_follow
+from hopyard.private_files import open_below
 
 _TAIL_BYTES = 64 * 1024
 _MAX_REASON_LENGTH = 200
@@ -112,8 +112,9 @@ def abort_reason(stderr: Path, *, begins: Mapping[str, int] | None = None) -> st
 
 def _read_tail(file: Path, begins: Mapping[str, int]) -> list[str]:
     """Returns the last lines without control sequences, progress bars in all their states."""
+    folder = file.parent  # the script may replace it by a link
     try:
-        with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as stream:
+        with os.fdopen(open_below(folder.parent, f"{folder.name}/{file.name}", os.O_RDONLY), "rb") as stream:
             stream.seek(max(begins.get(file.name, 0), stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
             tail = stream.read()
     except OSError:

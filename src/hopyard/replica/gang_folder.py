@@ -13,7 +13,7 @@ from pathlib import Path
 from hopyard.config.home import Home
 from hopyard.domain.replica import LOCK_FILE, ReplicaSpec
 from hopyard.file_locks import is_locked
-from hopyard.private_files import make_folder, open_file
+from hopyard.private_files import create_below, make_folder, make_folder_below, open_file
 from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
 
 _ENDED_DIR, _LOCK_FILE = "ended", "folders.lock"
@@ -77,7 +77,7 @@ class GangFolder:
     def locked(self) -> Iterator[bool]:
         """Yields whether the shared folders are complete, with the lock for completing them."""
         make_folder(self.root)
-        descriptor = open_file(self.root / _LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        descriptor = create_below(self.root, _LOCK_FILE, os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield self.is_ready
@@ -90,7 +90,7 @@ class GangFolder:
         return (self.root / _READY_FILE).exists()
 
     def mark_ready(self) -> None:
-        os.close(open_file(self.root / _READY_FILE, os.O_WRONLY | os.O_CREAT))
+        os.close(create_below(self.root, _READY_FILE, os.O_WRONLY))
 
     def mark_ended(self) -> bool:
         """Records the end of this replica's process. Returns whether all replicas on this node have ended.
@@ -100,10 +100,13 @@ class GangFolder:
         later one would store anything. If it is adopted, it stores what has changed until then.
         """
         with suppress(OSError):  # on a full disk each replica counts as the last one
-            folder = make_folder(self.root / _ENDED_DIR, private_parent=self.root)
             own = str(self.spec.launch.rank)
-            os.close(open_file(folder / own, os.O_WRONLY | os.O_CREAT))
-            ended = {own, *os.listdir(folder)}
+            folder = make_folder_below(self.root, _ENDED_DIR)
+            try:
+                os.close(open_file(own, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, folder=folder))
+                ended = {own, *os.listdir(folder)}
+            finally:
+                os.close(folder)
             ranks = {entry.name for entry in os.scandir(self.root) if entry.name.isdecimal()}
             return not any(
                 is_locked(f"{rank}/{LOCK_FILE}", parent_folder=self.root) for rank in ranks - ended

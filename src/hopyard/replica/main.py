@@ -22,7 +22,6 @@ from hopyard.domain.run import RunEventKind
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.study import CONTINUE_EXIT_CODE
 from hopyard.errors import HopyardError
-from hopyard.private_files import open_no_follow
 from hopyard.replica import user_process
 from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, CheckpointUploader
 from hopyard.replica.command_receiver import CommandReceiver
@@ -536,7 +535,7 @@ class Replica:
             if name in server_offsets:
                 with (
                     suppress(OSError),
-                    os.fdopen(open_no_follow(self._folder.streams / name, os.O_RDONLY), "rb") as file,
+                    os.fdopen(self._folder.open_stream(name), "rb") as file,
                 ):
                     server_offsets[name] = self._output.server_offset(
                         name, file.fileno(), server_offsets[name]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from hopyard.domain.metric_records import NO_STEP, Point, Purge, read_records
 from hopyard.domain.stream_limits import LOGGED_STREAM, METRIC_STREAMS
 from hopyard.errors import IntegrityError
-from hopyard.private_files import open_no_follow
 from hopyard.replica.replica_dir import ReplicaDir
 
 _MAX_RECENT = 4096  # points after which older ones count for every later moment
@@ -53,7 +52,7 @@ class MetricHistory:
         return step, values
 
     def _read(self, name: str, stream: _Stream, logged: Container[int]) -> None:
-        with os.fdopen(open_no_follow(self.folder.streams / name, os.O_RDONLY), "rb") as file:
+        with os.fdopen(self.folder.open_stream(name), "rb") as file:
             file.seek(stream.offset)
             while data := file.read(_READ_BYTES):
                 consumed = 0

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hopyard.domain.stream_limits import OUTPUT_INDEX_STREAM, OUTPUT_STREAMS
-from hopyard.private_files import open_below, open_no_follow
+from hopyard.private_files import open_below
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.sdk.output_limit import OutputLimit
@@ -209,7 +209,7 @@ def dropped_output(folder: ReplicaDir, limit: OutputLimit, rank: int) -> list[st
     sentences = []
     for name in OUTPUT_STREAMS:
         with suppress(OSError):
-            with os.fdopen(open_no_follow(folder.streams / name, os.O_RDONLY), "rb") as file:
+            with os.fdopen(folder.open_stream(name), "rb") as file:
                 dropped = limit.dropped_bytes(name, file.fileno(), os.fstat(file.fileno()).st_size)
             if dropped:
                 sentences.append(limit.explain(name, rank, dropped))

@@ -133,11 +133,15 @@ class ProcessRestarts:
         """Removes what the ended process left for its replica and its peers, and partial records."""
         self.folder.remove_exit_text()
         rank = self.spec.launch.rank
-        points = Path(self.spec.node.gang_folder or self.folder.root) / SAFE_POINTS_DIR
+        gang = Path(self.spec.node.gang_folder or self.folder.root)
         with suppress(OSError):
-            for name in os.listdir(points):
-                if name.startswith((f"{rank}-", f"log-{rank}-")):
-                    (points / name).unlink(missing_ok=True)
+            points = open_below(gang, SAFE_POINTS_DIR, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                for name in os.listdir(points):
+                    if name.startswith((f"{rank}-", f"log-{rank}-")):
+                        os.unlink(name, dir_fd=points)
+            finally:
+                os.close(points)
         for name in (*METRIC_STREAMS, *_LINE_STREAMS):
             self._truncate_partial_record(name)
 

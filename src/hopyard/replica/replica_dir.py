@@ -30,11 +30,12 @@ from hopyard.domain.replica import (
 )
 from hopyard.errors import IntegrityError, is_disk_full
 from hopyard.private_files import (
+    create_below,
     make_folder,
     open_below,
-    open_file,
     overwrite,
     read_below,
+    remove_below,
     reserve_file_space,
     write_atomically,
     write_below,
@@ -77,7 +78,7 @@ LOCK_TIMEOUT_S = 0.5  # the engine probes a lock by taking it for a moment, whic
 
 def acquire_lock(folder: Path) -> int | None:
     """Returns the descriptor of the folder's lock, which must stay open; None if a live replica holds it."""
-    descriptor = open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    descriptor = create_below(folder, LOCK_FILE, os.O_RDWR)
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
@@ -140,8 +141,7 @@ class ReplicaDir:
 
     def remove_exit_text(self) -> None:
         """Removes the text of a process that ended, before another one starts."""
-        with suppress(OSError):
-            (self.root / _EXIT_TEXT_FILE).unlink(missing_ok=True)
+        remove_below(self.root, _EXIT_TEXT_FILE)
 
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Replaces the spec. Raises OSError."""
@@ -155,7 +155,10 @@ class ReplicaDir:
         copied, paths refer to the home that contains the folder now. The control groups of a copy are those
         of the original.
 
-        Raises IntegrityError if the spec is missing or damaged.
+        The script can write to the file. So the place of the folder decides which attempt and rank it has,
+        which folder its gang shares, and which control groups may be its own.
+
+        Raises IntegrityError if the spec is missing or damaged, or that of another replica.
         """
         file = trusted_spec_file(self.root)
         try:
@@ -167,8 +170,11 @@ class ReplicaDir:
         except (OSError, msgspec.MsgspecError) as error:
             raise IntegrityError(f"{file} cannot be read: {error}") from error
         recorded_home, current_home = Home(Path(spec.node.home)), Home(self.root.parents[2])
+        if current_home.attempts != self.root.parents[1]:
+            return spec
+        spec = self._with_own_place(spec)
         original = recorded_home.attempts / self.root.parent.name / self.root.name
-        if current_home.attempts != self.root.parents[1] or is_same_file(original, self.root):
+        if is_same_file(original, self.root):
             return spec
         cgroups = spec.node.cgroups if is_missing(original) else {}
         return replace(
@@ -178,6 +184,23 @@ class ReplicaDir:
                 home=str(current_home.root),
                 server_file=str(current_home.server_file),
                 cgroups=cgroups,
+            ),
+        )
+
+    def _with_own_place(self, spec: ReplicaSpec) -> ReplicaSpec:
+        """Returns the spec for the folder's place. Raises IntegrityError if it is that of another replica."""
+        attempt, rank = self.root.parent.name, self.root.name
+        launch, node = spec.launch, spec.node
+        is_of_run = attempt.rpartition(".")[0] == launch.run
+        if not is_of_run or launch.attempt != attempt or str(launch.rank) != rank:
+            raise IntegrityError(f"{self.root / SPEC_FILE} is that of another replica")
+        own = f"-{attempt}-{rank}"
+        return replace(
+            spec,
+            node=replace(
+                node,
+                gang_folder=node.gang_folder and str(self.root.parent),
+                cgroups={name: group for name, group in node.cgroups.items() if group.endswith(own)},
             ),
         )
 
@@ -249,6 +272,11 @@ class ReplicaDir:
         with suppress(OSError):
             return max((entry.stat().st_mtime for entry in os.scandir(self.streams)), default=0.0)
         return 0.0
+
+    def open_stream(self, name: str) -> int:
+        """Returns a descriptor for reading a stream, which the script may have replaced by a link. Raises
+        OSError as `private_files.open_below`."""
+        return open_below(self.root, f"{self.streams.name}/{name}", os.O_RDONLY)
 
     def append(self, stream: str, record: bytes) -> int:
         """Appends whole records to a stream with one write; other processes may append to it as well. Returns

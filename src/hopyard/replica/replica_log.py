@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from hopyard.private_files import open_file
+from hopyard.private_files import create_below
 
 _STDERR = 2  # redirected to the log
 
@@ -14,7 +14,10 @@ _STDERR = 2  # redirected to the log
 def redirect_standard_streams(folder: Path) -> None:
     """Redirects the standard streams of a replica without a terminal: no input, all output to its log."""
     null = os.open(os.devnull, os.O_RDONLY)
-    log = open_file(folder / "replica.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        log = create_below(folder, "replica.log", os.O_WRONLY | os.O_APPEND)
+    except OSError:  # the script made a folder of this name, for example: the replica works without a log
+        log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     for target, source in ((0, null), (1, log), (2, log)):
         os.dup2(source, target)
     os.close(null)

@@ -30,7 +30,7 @@ from hopyard.domain.encoded_path import encode_path
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
 from hopyard.domain.path_check import is_manifest_path, link_stays_inside
-from hopyard.errors import Conflict, HopyardError, IntegrityError, is_transient
+from hopyard.errors import Conflict, HopyardError, IntegrityError, SpecError, is_transient
 from hopyard.private_files import make_folder, read_below, remove_tree, write_below
 from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, RETRYABLE_ERRORS, UploadTimeout
 from hopyard.replica.file_integrity import has_end
@@ -211,6 +211,7 @@ class RunFolder:
     def _store(self) -> bool:
         """Stores the changed files that are complete, while the script runs. Returns whether that were all
         changed files."""
+        self._check_folders()
         stamps = self._scan_files()
         previous, self._seen = self._seen, stamps
         changed = self._changed(stamps)
@@ -222,6 +223,7 @@ class RunFolder:
         return not unsettled
 
     def _store_final(self, *, is_failed: bool, killed_at: float | None) -> None:
+        self._check_folders()
         stamps = self._scan_files()
         changed, groups = self._changed(stamps), self.checkpoints.group(stamps)
         unsettled: set[str] = set()
@@ -355,6 +357,13 @@ class RunFolder:
     def _parts(self) -> list[tuple[str, Path]]:
         parts = [(_RUN_PART, self.gang.run)]
         return parts if self.work is None else [*parts, (_WORK_PART, self.work)]
+
+    def _check_folders(self) -> None:
+        """Raises SpecError if the script replaced a folder by a link. That is no error to retry: the folder
+        will not come back."""
+        for name, folder in self._parts():
+            if folder.is_symlink():
+                raise SpecError(f"the script replaced the folder `{name}` by a link")
 
     def _scan_files(self) -> dict[str, Stamp]:
         self._odd_paths.clear()

@@ -11,7 +11,7 @@ from pathlib import Path
 from hopyard.config.home import Home
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.domain.run import UNSTORED
-from hopyard.private_files import make_folder
+from hopyard.private_files import make_folder, move_below
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 
@@ -59,7 +59,9 @@ class UnstoredFolders:
         try:
             path.lstat()  # first: no target folder is created for a missing path
             make_folder(target.parent, private_parent=home.root)
-            path.rename(target)
+            # by descriptors: the script may replace a folder on the way by a link
+            root = self.folder.root.parent
+            move_below(root, str(path.relative_to(root)), target)
         except OSError as error:
             log(f"{path} was not moved: {error}")
             return None

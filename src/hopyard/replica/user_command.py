@@ -29,7 +29,7 @@ from hopyard.domain.param_format import (
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_port import port_placeholders
 from hopyard.errors import SpecError
-from hopyard.private_files import open_below, open_no_follow
+from hopyard.private_files import open_below
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.uploads import open_folder_below
@@ -223,7 +223,7 @@ def report_unread_params(launch: ReplicaLaunch, folder: ReplicaDir, exit: Exit) 
 def _read_reads(folder: ReplicaDir) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     with suppress(OSError):
-        with os.fdopen(open_no_follow(folder.root / READS_FILE, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_below(folder.root, READS_FILE, os.O_RDONLY), "rb") as file:
             for line in file.read(_MAX_READS_BYTES).splitlines():
                 with suppress(ValueError):
                     value = json.loads(line)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.config.descriptor_limit import raise_descriptor_limit
-from hopyard.private_files import open_file
+from hopyard.private_files import create_below
 from hopyard.replica.errors import NodeFault, PrepareFailed, prepare_error
 from hopyard.replica.mount_namespace import IsolationMode, MountView, apply_view, detect_isolation_mode
 
@@ -156,8 +156,15 @@ def _open_standard(command: ProcessSpec) -> list[int]:
 
 
 def open_stream(path: Path) -> int:
-    """Opens a file of output to append to it."""
-    return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    """Opens a file of output to append to it. An earlier process may have replaced it by a link, or its
+    folder. The output is lost then, and no other file gets it."""
+    folder = path.parent
+    try:
+        descriptor = create_below(folder.parent, f"{folder.name}/{path.name}", os.O_WRONLY | os.O_APPEND)
+    except FileNotFoundError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)  # the process inherits the flags
+    return descriptor
 
 
 def _exec_failure(name: str, program: str, error_number: int) -> PrepareFailed:

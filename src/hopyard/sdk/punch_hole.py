@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
-from hopyard.private_files import open_no_follow
+from hopyard.private_files import open_below
 
 BLOCK_BYTES = 65_536  # a multiple of the block size of every common file system
 _PUNCH_HOLE_KEEP_SIZE = 3
@@ -21,7 +22,9 @@ def punch_hole(path: str, start: int, end: int) -> int:
     start, end = -(-start // BLOCK_BYTES) * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES
     if end <= start:
         return start
-    descriptor = open_no_follow(path, os.O_WRONLY)
+    folder, name = Path(path).parent, os.path.basename(path)
+    # the script may have replaced the folder of its streams by a link to that of another run
+    descriptor = open_below(folder.parent, f"{folder.name}/{name}", os.O_WRONLY)
     try:
         if _libc.fallocate(
             descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start)

@@ -139,7 +139,9 @@ class PortProxy:
             if upgrade == TCP_PROTOCOL:
                 await self._tunnel(scope, port, (reader, writer), TCP_HEAD)
                 return
-            upstream = PortUpstream(reader, writer, is_head=scope["method"] == "HEAD")
+            upstream = PortUpstream(
+                reader, writer, is_head=scope["method"] == "HEAD", may_switch=bool(upgrade)
+            )
             public = PublicAddress(
                 _scheme(scope),
                 find_header(scope["headers"], b"host").decode("latin-1"),

@@ -15,20 +15,24 @@ _SWITCHING, _FIRST_FINAL = 101, 200
 
 
 class PortUpstream:
-    """A connection to the script. Its response is read with `read_head`, then with `read_body`.
+    """A connection to the script. Its response is read with `read_head`, then with `read_body`. What the
+    script sends behind its response is ignored, and so are the trailers of a body.
 
+    is_head: whether the request is HEAD. may_switch: whether it requests to switch the protocol.
     status, headers: of the response, after `read_head`. rest: after a switch of protocols, the bytes that
     follow the head. has_length: whether the end of the body is marked; otherwise the end of the connection
     is the end of the body.
     """
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter, *, is_head: bool) -> None:
+    def __init__(
+        self, reader: StreamReader, writer: StreamWriter, *, is_head: bool, may_switch: bool
+    ) -> None:
         self.reader, self.writer = reader, writer
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.rest = b""
         self.has_length = False
-        self._is_head_request = is_head
+        self._is_head_request, self._may_switch = is_head, may_switch
         self._parser = httptools.HttpResponseParser(self)
         self._parts: deque[bytes] = deque()
         self._has_head = self._is_complete = False
@@ -51,6 +55,11 @@ class PortUpstream:
                     hints=("see its output with `hop logs`",),
                 )
             self._feed(data)
+        if self.switches_protocol and not self._may_switch:
+            raise PortUnreachable(
+                "the script switched the protocol, which the request did not ask for",
+                hints=("reach other protocols with `hop port`",),
+            )
 
     async def read_body(self) -> bytes:
         """Returns the next part of the body; nothing at its end. Raises PortUnreachable if the connection
@@ -72,6 +81,8 @@ class PortUpstream:
         except httptools.HttpParserUpgrade as upgrade:
             self.rest = data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
+            if self._is_complete:
+                return  # of bytes behind the response
             raise PortUnreachable(
                 "the response of the script is not HTTP",
                 hints=("reach other protocols with `hop port`",),
@@ -80,12 +91,16 @@ class PortUpstream:
     # -- callbacks of the parser -----------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self.headers = []
+        if not self._has_head:
+            self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if not self._has_head:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self._has_head:
+            return  # of another response behind this one
         status = self._parser.get_status_code()
         if status < _FIRST_FINAL and status != _SWITCHING:
             return  # an interim response, such as 103; another one follows
@@ -96,7 +111,8 @@ class PortUpstream:
         )
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+        if not self._is_complete:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
         self._is_complete = self._has_head
