@@ -35,6 +35,11 @@ def test_files_are_grouped_as_frameworks_write_them() -> None:
         [
             "run/lightning_logs/version_0/checkpoints/epoch=0-step=10.ckpt",
             "run/lightning_logs/version_0/hparams.yaml",
+            "run/epoch_3/latest.weights.h5",
+            "run/epoch_3/random-state.pkl",
+            "run/epoch_3/training_metadata.json",
+            "run/epoch_4/sample.png",
+            "run/tmp-epoch_5/latest.weights.h5",
             "work/out/ckpt.pt",
             "work/out/config.json",
             "work/out/checkpoint-5/model.safetensors",
@@ -53,6 +58,7 @@ def test_files_are_grouped_as_frameworks_write_them() -> None:
     )
     assert {path: len(files) for path, files in groups.items()} == {
         "run/lightning_logs/version_0/checkpoints/epoch=0-step=10.ckpt": 1,
+        "run/epoch_3": 3,
         "work/out/ckpt.pt": 1,
         "work/out/checkpoint-5": 3,
         "work/tf_ckpts/ckpt-1": 2,
@@ -65,6 +71,7 @@ def test_files_are_grouped_as_frameworks_write_them() -> None:
         "work/checkpoints/7",
         "work/out/checkpoint-5",
     ]
+    assert step_of("run/epoch_3") == 3
 
 
 def test_folder_is_whole_with_the_file_that_is_written_last() -> None:

@@ -214,11 +214,16 @@ class RunFolder:
         stamps = self._scan_files()
         previous, self._seen = self._seen, stamps
         changed = self._changed(stamps)
-        unsettled = {path for path in changed if previous.get(path) != stamps[path]}
-        unsettled |= self._open_files(changed - unsettled)
         groups = self.checkpoints.group(stamps)
+        recent = {path for path in changed if previous.get(path) != stamps[path]}
+        # a file that is saved every second is never the same in two scans
+        unsettled = {
+            path for path in recent if path not in groups or has_end(self.location(path)) is not True
+        }
+        unsettled |= self._open_files(changed - unsettled)
         written = incomplete_checkpoints(groups, changed, unsettled)
-        self._store_files(stamps, unsettled, {path: groups[path] for path in written}, log)
+        files = {path: groups[path] for path in written}
+        self._store_files(stamps, unsettled, files, log, is_final=False)
         return not unsettled
 
     def _store_final(self, *, is_failed: bool, killed_at: float | None) -> None:
@@ -237,7 +242,8 @@ class RunFolder:
                     unsettled.add(path)
             written = incomplete_checkpoints(groups, changed, unsettled)
             self._note_unsettled(unsettled, written, groups)
-        self._store_files(stamps, unsettled, {path: groups[path] for path in written}, self.note)
+        files = {path: groups[path] for path in written}
+        self._store_files(stamps, unsettled, files, self.note, is_final=not is_failed)
 
     def _note_unsettled(
         self, unsettled: Collection[str], written: Collection[str], groups: Mapping[str, Collection[str]]
@@ -269,9 +275,13 @@ class RunFolder:
         unsettled: Collection[str],
         written: Mapping[str, Collection[str]],
         report: Callable[[str], None],
+        *,
+        is_final: bool,
     ) -> None:
         """Uploads the changed files but the unsettled ones, and records the tree and its checkpoints.
-        written: the files of checkpoints that are not complete; what is stored of them stays."""
+        written: the files of checkpoints that are not complete; what is stored of them stays. is_final:
+        whether the script needs no checkpoint any more. Else the newest one stays until another is stored,
+        as some scripts remove a checkpoint before they save the next."""
         entries = {entry.path: entry for entry in self._manifest.files}
         excluded = {*unsettled, *(path for files in written.values() for path in files)}
         complete = sorted(self._changed(stamps) - excluded)
@@ -280,6 +290,9 @@ class RunFolder:
         earlier = self.checkpoints.group(entries)
         retained = {path for checkpoint in written for path in earlier.get(checkpoint, ())}
         kept = {path: entry for path, entry in entries.items() if path in stamps or path in retained}
+        if not is_final and earlier and not self.checkpoints.group({*kept, *uploaded}):
+            newest = max(earlier, key=lambda path: (self._written_s(earlier[path]), path))
+            kept |= {path: entries[path] for path in earlier[newest]}
         manifest = Manifest.build({**kept, **uploaded}.values(), self._scan_links({*kept, *uploaded}))
         data = manifest.encode()
         digest = Digest(blake3(data).hexdigest())
@@ -297,6 +310,10 @@ class RunFolder:
             self._write_record()
         if self.checkpoints.record(self._manifest, stamps):
             self._write_record()
+
+    def _written_s(self, paths: Collection[str]) -> float:
+        """Returns the Unix time of the newest of these files; 0 if the script has removed them."""
+        return max((_written_s(self._stamps[path]) for path in paths if path in self._stamps), default=0.0)
 
     def _unchanged(
         self, uploaded: Mapping[str, FileEntry], stamps: Mapping[str, Stamp]
