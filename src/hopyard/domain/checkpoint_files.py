@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from hopyard.errors import SpecError
+
 # names that frameworks and people give to checkpoints, of a file or of a folder above it
 DEFAULT_PATTERNS = ("*ckpt*", "*checkpoint*", "*snapshot*")
 # parts of paths that are never kept: they are written again, or would be read twice
@@ -30,6 +32,19 @@ def is_checkpoint(path: str, patterns: Sequence[str] = ()) -> bool:
     if is_kept(inner):
         return not any(fnmatchcase(name, log) for log in _LOG_NAMES)
     return name.endswith(_WEIGHT_SUFFIXES) and any(_STEP_FOLDER.match(part) for part in parts[:-1])
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raises SpecError for a pattern of files outside of the working folder, which are never kept."""
+    for pattern in patterns:
+        if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
+            raise SpecError(
+                f"checkpoints: `{pattern}` is outside of the working folder, so its files are not kept",
+                hints=(
+                    "let the script save below its working folder or $HOPYARD_RUN_DIR, and give a name or a "
+                    "pattern there: `out`, 'model-*.pt'",
+                ),
+            )
 
 
 def is_kept(path: str, patterns: Sequence[str] = ()) -> bool:
