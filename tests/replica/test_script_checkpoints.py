@@ -145,6 +145,25 @@ def test_file_that_differs_at_each_scan_is_stored_when_it_shows_its_end(folder: 
     assert len(folder.server.records) == 3, "neither is known to be complete"
 
 
+def test_checkpoint_that_is_replaced_during_its_upload_is_stored(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pack(client: object, staged: int) -> Any:
+        packed = _pack(client, staged)
+        for path in replaced:
+            path.unlink()
+        for path in written:
+            path.write_bytes(b"in place")
+        return packed
+
+    replaced = [folder.write("out/ckpt-1.pt"), folder.write("out/checkpoint-5/model.pt")]
+    written = [folder.write("out/ckpt-2.pt"), folder.write("out/checkpoint-6/model.pt")]
+    folder.write("out/checkpoint-6/optimizer.pt")
+    monkeypatch.setattr(run_folder, "upload_folder", pack)
+    folder.settle()
+    assert sorted(folder.server.steps) == [("work/out/checkpoint-5", 5), ("work/out/ckpt-1.pt", 1)]
+
+
 def test_newest_checkpoint_stays_until_the_next_one_is_stored(folder: Folder) -> None:
     folder.write("out/ckpt-1.pt")
     folder.settle()

@@ -60,6 +60,14 @@ class FolderRecord(msgspec.Struct):
     checkpoints: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An uploaded file. found: after the upload, the file that was read, and the one at its path if any."""
+
+    entry: FileEntry
+    found: Sequence[os.stat_result]
+
+
 @dataclass(slots=True)
 class RunFolder:
     """work: the working folder; None keeps no files of it. patterns: as in `RunSpec.checkpoint_files`.
@@ -264,8 +272,7 @@ class RunFolder:
         ids: dict[str, FileId] = {}
         for path in paths:
             with suppress(OSError):
-                found = os.stat(self.location(path), follow_symlinks=False)
-                ids[path] = found.st_dev, found.st_ino
+                ids[path] = _file_id(os.stat(self.location(path), follow_symlinks=False))
         opened = find_open_for_writing(set(ids.values()))
         return {path for path, file_id in ids.items() if file_id in opened}
 
@@ -285,8 +292,7 @@ class RunFolder:
         entries = {entry.path: entry for entry in self._manifest.files}
         excluded = {*unsettled, *(path for files in written.values() for path in files)}
         complete = sorted(self._changed(stamps) - excluded)
-        uploaded = self._upload_each(complete, report) if complete else {}
-        uploaded = self._unchanged(uploaded, stamps)
+        uploaded = self._unchanged(self._upload_each(complete, report), stamps, complete) if complete else {}
         earlier = self.checkpoints.group(entries)
         retained = {path for checkpoint in written for path in earlier.get(checkpoint, ())}
         kept = {path: entry for path, entry in entries.items() if path in stamps or path in retained}
@@ -316,21 +322,26 @@ class RunFolder:
         return max((_written_s(self._stamps[path]) for path in paths if path in self._stamps), default=0.0)
 
     def _unchanged(
-        self, uploaded: Mapping[str, FileEntry], stamps: Mapping[str, Stamp]
+        self, uploaded: Mapping[str, Upload], stamps: Mapping[str, Stamp], paths: Collection[str]
     ) -> dict[str, FileEntry]:
-        """Returns the uploaded files that the script did not write to meanwhile. A checkpoint with another
-        file is left out."""
-        if not uploaded:
-            return {}
-        now = self._scan_files()
-        changed = {path for path in uploaded if now.get(path) != stamps[path]}
-        changed |= self._open_files(uploaded)
-        for files in self.checkpoints.group(uploaded).values():
-            if changed.intersection(files):
-                changed.update(files)
-        return {path: entry for path, entry in uploaded.items() if path not in changed}
+        """Returns the uploaded ones of these files that the script did not write to meanwhile. A checkpoint
+        with another file is left out."""
+        opened = find_open_for_writing(
+            {_file_id(found) for upload in uploaded.values() for found in upload.found}
+        )
+        unchanged = {
+            path
+            for path, upload in uploaded.items()
+            if any(
+                _stamp_of(found) == stamps[path] and _file_id(found) not in opened for found in upload.found
+            )
+        }
+        for files in self.checkpoints.group(paths).values():
+            if not unchanged.issuperset(files):
+                unchanged.difference_update(files)
+        return {path: upload.entry for path, upload in uploaded.items() if path in unchanged}
 
-    def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, FileEntry]:
+    def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, Upload]:
         """Uploads files; those that cannot be read are reported and left out. Raises the errors that a later
         attempt may not have."""
         try:
@@ -349,8 +360,8 @@ class RunFolder:
             **self._upload_each(paths[middle:], report),
         }
 
-    def _upload(self, paths: Collection[str]) -> dict[str, FileEntry]:
-        entries: dict[str, FileEntry] = {}
+    def _upload(self, paths: Collection[str]) -> dict[str, Upload]:
+        uploads: dict[str, Upload] = {}
         for part, folder in self._parts():
             prefix = f"{part}/"
             own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
@@ -359,15 +370,17 @@ class RunFolder:
             stage = stage_files(folder.parent, folder, {path: path for path in own})
             descriptor = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                tree = upload_folder(self.server.client, descriptor)
+                files = Manifest.decode(upload_folder(self.server.client, descriptor).encoded).files
+                # the file itself, also if the script has removed or replaced it at its path meanwhile; or a
+                # copy, with the original at the path
+                found = {file.path: _find_each(stage / file.path, folder / file.path) for file in files}
             finally:
                 os.close(descriptor)
                 shutil.rmtree(stage, ignore_errors=True)
-            for file in Manifest.decode(tree.encoded).files:
-                entries[prefix + file.path] = FileEntry(
-                    prefix + file.path, file.size, file.chunks, file.executable
-                )
-        return entries
+            for file in files:
+                entry = FileEntry(prefix + file.path, file.size, file.chunks, file.executable)
+                uploads[entry.path] = Upload(entry, found[file.path])
+        return uploads
 
     def _parts(self) -> list[tuple[str, Path]]:
         parts = [(_RUN_PART, self.gang.run)]
@@ -376,13 +389,12 @@ class RunFolder:
     def _scan_files(self) -> dict[str, Stamp]:
         self._odd_paths.clear()
         stamps = {
-            f"{_RUN_PART}/{path}": (found.st_ino, found.st_size, found.st_mtime_ns)
-            for path, found in self._find_regular_files(self.gang.run)
+            f"{_RUN_PART}/{path}": _stamp_of(found) for path, found in self._find_regular_files(self.gang.run)
         }
         if self.work is None:
             return stamps
         kept = {
-            path: (found.st_ino, found.st_size, found.st_mtime_ns)
+            path: _stamp_of(found)
             for path, found in self._find_regular_files(
                 self.work, lambda path: is_kept(path, self.gang.spec.launch.checkpoint_files)
             )
@@ -438,6 +450,23 @@ def _next_interval_s(took_s: float, *, is_settled: bool) -> float:
     is_settled: whether that stored all changed files."""
     shortest_s = _SCAN_INTERVAL_S if is_settled else _SETTLE_S
     return max(shortest_s, min(_SCAN_SHARE * took_s, _MAX_SCAN_INTERVAL_S))
+
+
+def _stamp_of(found: os.stat_result) -> Stamp:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _file_id(found: os.stat_result) -> FileId:
+    return found.st_dev, found.st_ino
+
+
+def _find_each(*paths: Path) -> list[os.stat_result]:
+    """Returns the status of those that exist."""
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            found.append(os.stat(path, follow_symlinks=False))
+    return found
 
 
 def _written_s(stamp: Stamp) -> float:
