@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.checkpoint_units import group_checkpoints, is_whole, order_by_step, step_of
+from hopyard.domain.checkpoint_units import group_checkpoints, has_last_file, is_whole, order_by_step, step_of
 
 STEPS = {
     "out/ckpt.pt": None,
@@ -81,3 +81,6 @@ def test_folder_is_whole_with_the_file_that_is_written_last() -> None:
     assert not is_whole(["step_1/__0_0.distcp"])
     assert is_whole(["step_1/__0_0.distcp", "step_1/.metadata"])
     assert is_whole(["epoch_1/model.pt"])
+    assert has_last_file([*files, "c-5/trainer_state.json"])
+    assert has_last_file(["epoch_1/latest.weights.h5", "epoch_1/training_metadata.json"])
+    assert not has_last_file(files) and not has_last_file(["epoch_1/model.pt"])

@@ -145,6 +145,16 @@ def test_file_that_differs_at_each_scan_is_stored_when_it_shows_its_end(folder: 
     assert len(folder.server.records) == 3, "neither is known to be complete"
 
 
+def test_new_folder_is_stored_at_once_when_no_other_file_follows(folder: Folder) -> None:
+    for name in ("epoch_1", "epoch_2"):
+        folder.write(f"out/{name}/state.pkl", b".")
+    folder.write("out/epoch_1/training_metadata.json", b"{}")
+    folder.run_folder._store()
+    assert folder.server.steps == [("work/out/epoch_1", 1)]
+    folder.run_folder._store()
+    assert folder.server.steps == [("work/out/epoch_1", 1), ("work/out/epoch_2", 2)]
+
+
 def test_checkpoint_that_is_replaced_during_its_upload_is_stored(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ from hopyard.replica.file_integrity import has_end
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.open_files import FileId, find_open_for_writing
 from hopyard.replica.replica_log import log
-from hopyard.replica.script_checkpoints import ScriptCheckpoints, Stamp, incomplete_checkpoints
+from hopyard.replica.script_checkpoints import ScriptCheckpoints, Stamp, closed_files, incomplete_checkpoints
 from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.uploads import open_folder_below, stage_files, upload_folder
 
@@ -224,9 +224,10 @@ class RunFolder:
         changed = self._changed(stamps)
         groups = self.checkpoints.group(stamps)
         recent = {path for path in changed if previous.get(path) != stamps[path]}
-        # a file that is saved every second is never the same in two scans
+        # a checkpoint that is saved every second is never the same in two scans
+        closed = closed_files(groups)
         unsettled = {
-            path for path in recent if path not in groups or has_end(self.location(path)) is not True
+            path for path in recent if path not in closed or has_end(self.location(path)) is not True
         }
         unsettled |= self._open_files(changed - unsettled)
         written = incomplete_checkpoints(groups, changed, unsettled)
