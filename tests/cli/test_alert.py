@@ -17,6 +17,8 @@ SCRIPT = """
 import hopyard as hop
 hop.log(loss=0.5, step=3)
 hop.alert("loss is NaN", title="diverged", level="error")
+hop.alert("", level="info")
+hop.alert("no such level", level="fatal")
 raise SystemExit("no more data")
 """
 
@@ -49,7 +51,8 @@ def test_alerts_and_the_end_reach_the_targets_of_a_run(
     url, received = webhook
     shell.write("train.py", SCRIPT)
     run = shell.hop("run", "--detach", "--json", "--on-end", url, "train.py").json
-    alert, end = received.get(timeout=60), received.get(timeout=60)
+    alert, other, end = (received.get(timeout=60) for _ in range(3))
+    assert (other["text"], other["level"]) == ("no such level", "warning")
     assert (alert["event"], alert["title"], alert["text"], alert["level"]) == (
         "alert",
         f"{run['name']}: diverged",
@@ -68,6 +71,9 @@ def test_alerts_and_the_end_reach_the_targets_of_a_run(
     text = shell.hop("info", run["name"]).text
     assert "alert: error: diverged: loss is NaN" in text
     assert "/secret" not in text and "notifies" in text
+    warnings = shell.hop("logs", run["name"], "--stderr").text
+    assert "`fatal` is no level (info, warning, error): it is a warning" in warnings
+    assert "hop.alert: it has no text; it is left out" in warnings
 
 
 def test_target_that_the_server_cannot_notify_is_refused(shell: Shell) -> None:

@@ -130,3 +130,34 @@ def test_evaluation_of_an_evaluation_is_refused(shell: Shell) -> None:
     first = shell.hop("evaluate", trained, "--json", "empty.py").json["name"]
     refused = shell.hop("evaluate", first, "empty.py")
     assert (refused.code, "is an evaluation itself" in refused.stderr_text) == (2, True)
+
+
+OWN_FILES = """
+import json, os
+for epoch in (1, 2):
+    os.makedirs(f'checkpoints/epoch_{epoch}')
+    json.dump(epoch, open(f'checkpoints/epoch_{epoch}/model.json', 'w'))
+"""
+
+
+def test_files_that_a_script_saved_itself_are_evaluated_where_nothing_is_bound(
+    shell: Shell, client: Client
+) -> None:
+    shell.write("train.py", OWN_FILES)
+    shell.write(
+        "evaluate.py",
+        "import json\nimport hopyard as hop\n"
+        "for each in hop.checkpoints():\n"
+        "    hop.log(score=10 * json.loads((each.path / 'model.json').read_text()))\n",
+    )
+    shell.write("binding.py", MODEL + "for each in hop.checkpoints(): print(each.step)\n")
+    trained = shell.hop("run", "--json", "train.py").json["name"]
+    result = shell.hop("evaluate", trained, "evaluate.py")
+    assert result.code == 0, result.stderr_text
+    score = dict(client.iterate_run_metrics(get_run(client, trained)["id"]))["score"]
+    assert (score["steps"], score["values"]) == ([1, 2], [10.0, 20.0])
+    binding = shell.hop("evaluate", trained, "binding.py")
+    assert (binding.code, binding.text) == (0, "")
+    assert "the checkpoints of the run are files of its script" in binding.stderr_text
+    absent = shell.hop("evaluate", trained, "--checkpoint", "9", "evaluate.py")
+    assert "the run has no checkpoint of step 9: nothing is evaluated" in absent.stderr_text

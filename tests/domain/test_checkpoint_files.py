@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.checkpoint_files import is_checkpoint, is_kept
+from hopyard.domain.checkpoint_files import check_patterns, is_checkpoint, is_kept
+from hopyard.errors import SpecError
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,10 @@ def test_patterns_of_the_user(pattern: str, path: str, kept: bool) -> None:
 )
 def test_only_checkpoints_are_progress(path: str, progress: bool) -> None:
     assert is_checkpoint(path, ("model.pt", "notes/best.txt")) is progress
+
+
+@pytest.mark.parametrize("pattern", ["/data/ckpt", "~/out", "../out", "out/../../x"])
+def test_pattern_outside_of_the_working_folder_is_refused(pattern: str) -> None:
+    with pytest.raises(SpecError, match="is outside of the working folder, so its files are not kept"):
+        check_patterns(["out", pattern])
+    check_patterns(["out", "model-*.pt", "a/**/b..pt"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.checkpoint_units import group_checkpoints, is_whole, order_by_step, step_of
+from hopyard.domain.checkpoint_units import group_checkpoints, has_last_file, is_whole, order_by_step, step_of
 
 STEPS = {
     "out/ckpt.pt": None,
@@ -35,6 +35,11 @@ def test_files_are_grouped_as_frameworks_write_them() -> None:
         [
             "run/lightning_logs/version_0/checkpoints/epoch=0-step=10.ckpt",
             "run/lightning_logs/version_0/hparams.yaml",
+            "run/epoch_3/latest.weights.h5",
+            "run/epoch_3/random-state.pkl",
+            "run/epoch_3/training_metadata.json",
+            "run/epoch_4/sample.png",
+            "run/tmp-epoch_5/latest.weights.h5",
             "work/out/ckpt.pt",
             "work/out/config.json",
             "work/out/checkpoint-5/model.safetensors",
@@ -53,6 +58,7 @@ def test_files_are_grouped_as_frameworks_write_them() -> None:
     )
     assert {path: len(files) for path, files in groups.items()} == {
         "run/lightning_logs/version_0/checkpoints/epoch=0-step=10.ckpt": 1,
+        "run/epoch_3": 3,
         "work/out/ckpt.pt": 1,
         "work/out/checkpoint-5": 3,
         "work/tf_ckpts/ckpt-1": 2,
@@ -65,6 +71,7 @@ def test_files_are_grouped_as_frameworks_write_them() -> None:
         "work/checkpoints/7",
         "work/out/checkpoint-5",
     ]
+    assert step_of("run/epoch_3") == 3
 
 
 def test_sharded_checkpoint_is_one_folder() -> None:
@@ -91,3 +98,6 @@ def test_folder_is_whole_with_the_file_that_is_written_last() -> None:
     assert not is_whole(["step_1/__0_0.distcp"])
     assert is_whole(["step_1/__0_0.distcp", "step_1/.metadata"])
     assert is_whole(["epoch_1/model.pt"])
+    assert has_last_file([*files, "c-5/trainer_state.json"])
+    assert has_last_file(["epoch_1/latest.weights.h5", "epoch_1/training_metadata.json"])
+    assert not has_last_file(files) and not has_last_file(["epoch_1/model.pt"])

@@ -276,3 +276,9 @@ def test_exception_of_a_child_process_comes_first(tmp_path: Path, stderr: str, r
 def test_abort_of_the_allocator_has_a_reason(tmp_path: Path, line: str) -> None:
     (tmp_path / "stderr").write_text(f"epoch 1\n{line}\n")
     assert abort_reason(tmp_path / "stderr") == line
+
+
+def test_rule_below_a_report_is_no_reason(tmp_path: Path) -> None:
+    report = "-" * 74 + "\nmpirun was unable to find main.py\n" + "-" * 74 + "\n=====\n"
+    (tmp_path / "stderr").write_text(report)
+    assert failure_reason(tmp_path / "stderr", tmp_path / "stdout") == "mpirun was unable to find main.py"

@@ -132,6 +132,67 @@ def test_open_or_changing_file_keeps_its_earlier_version(folder: Folder) -> None
     assert folder.server.steps == [("work/out/a-1.pt", 1)] * 2
 
 
+def test_file_that_differs_at_each_scan_is_stored_when_it_shows_its_end(folder: Folder) -> None:
+    for version in range(1, 4):
+        with zipfile.ZipFile(folder.work / "best-1.pt", "w") as archive:
+            archive.writestr("data", "state" * version)
+        folder.write("best-2.pt", b"a format without an end" * version)
+        folder.run_folder._store()
+        assert folder.server.steps == [("work/best-1.pt", 1)] * version
+    folder.write("best-1.pt", (folder.work / "best-1.pt").read_bytes()[:-5])
+    folder.write("best-2.pt", b"another one")
+    folder.run_folder._store()
+    assert len(folder.server.records) == 3, "neither is known to be complete"
+
+
+def test_new_folder_is_stored_at_once_when_no_other_file_follows(folder: Folder) -> None:
+    for name in ("epoch_1", "epoch_2"):
+        folder.write(f"out/{name}/state.pkl", b".")
+    folder.write("out/epoch_1/training_metadata.json", b"{}")
+    folder.run_folder._store()
+    assert folder.server.steps == [("work/out/epoch_1", 1)]
+    folder.run_folder._store()
+    assert folder.server.steps == [("work/out/epoch_1", 1), ("work/out/epoch_2", 2)]
+
+
+def test_checkpoint_that_is_replaced_during_its_upload_is_stored(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pack(client: object, staged: int) -> Any:
+        packed = _pack(client, staged)
+        for path in replaced:
+            path.unlink()
+        for path in written:
+            path.write_bytes(b"in place")
+        return packed
+
+    replaced = [folder.write("out/ckpt-1.pt"), folder.write("out/checkpoint-5/model.pt")]
+    written = [folder.write("out/ckpt-2.pt"), folder.write("out/checkpoint-6/model.pt")]
+    folder.write("out/checkpoint-6/optimizer.pt")
+    monkeypatch.setattr(run_folder, "upload_folder", pack)
+    folder.settle()
+    assert sorted(folder.server.steps) == [("work/out/checkpoint-5", 5), ("work/out/ckpt-1.pt", 1)]
+
+
+def test_newest_checkpoint_stays_until_the_next_one_is_stored(folder: Folder) -> None:
+    folder.write("out/ckpt-1.pt")
+    folder.settle()
+    (folder.work / "out/ckpt-1.pt").unlink()
+    folder.settle()
+    folder.settle()
+    assert folder.server.folder == ["work/out/ckpt-1.pt"]
+    folder.write("out/ckpt-2.pt")
+    folder.run_folder._store()
+    assert folder.server.folder == ["work/out/ckpt-1.pt"]
+    folder.run_folder._store()
+    assert folder.server.folder == ["work/out/ckpt-2.pt"]
+    (folder.work / "out/ckpt-2.pt").unlink()
+    folder.run_folder.finish(is_failed=True)
+    assert folder.server.folder == ["work/out/ckpt-2.pt"]
+    folder.run_folder.finish(is_failed=False)
+    assert folder.server.folder == [], "a script that succeeds may remove its checkpoints"
+
+
 def test_folder_is_stored_with_its_last_file(folder: Folder) -> None:
     folder.write("out/checkpoint-5/optimizer.pt")
     folder.settle()

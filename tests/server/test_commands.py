@@ -50,7 +50,9 @@ def test_commands_are_delivered_once_and_answered(tmp_path: Path) -> None:
         assert await script.sync(event(kind="params", values={"lr": 0.1, "epochs": 5})) == []
         early = await api.request("POST", path, {"kind": "pause"}, status=409)
         assert "has no safe point so far" in early["error"]["message"]
-        await api.request("POST", path, {"kind": "set", "params": {"lr": 1}}, status=409)
+        for name in ("lr", "not_declared_yet"):
+            begins = await api.request("POST", path, {"kind": "set", "params": {name: 1}}, status=409)
+            assert "has no safe point so far" in begins["error"]["message"]
         assert await script.sync(event(kind="safe-points")) == []
         unknown = await api.request("POST", path, {"kind": "set", "params": {"lrr": 1}}, status=400)
         assert "did you mean `lr`?" in unknown["error"]["message"]

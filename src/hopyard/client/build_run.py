@@ -22,6 +22,7 @@ from hopyard.config.run_request import (
     parse_sizes,
     script_command,
 )
+from hopyard.domain.checkpoint_files import check_patterns
 from hopyard.domain.checkpoint_names import saved_file_patterns
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.launcher import Launcher
@@ -83,7 +84,9 @@ def _describe_spread(role: RoleRequest, nodes: int) -> str:
 
 
 def _with_saved_files(request: RunRequest, folder: Path) -> RunRequest:
-    """Returns the request with the checkpoints that its scripts save among those that are kept."""
+    """Returns the request with the checkpoints that its scripts save among those that are kept. Raises
+    SpecError for patterns of files that are never kept."""
+    check_patterns(request.checkpoint_files)
     scripts = {word for role in request.roles for word in role.command if word.endswith(_SCRIPTS)}
     names = dict.fromkeys(request.checkpoint_files)
     for script in sorted(scripts):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+
+from hopyard.errors import SpecError
 
 # names that frameworks and people give to checkpoints, of a file or of a folder above it
 DEFAULT_PATTERNS = ("*ckpt*", "*checkpoint*", "*snapshot*")
@@ -13,6 +16,9 @@ _EXCLUDED_PARTS = ("*.tfevents.*", "__pycache__", ".ipynb_checkpoints", "wandb",
 
 # results and logs beside checkpoints, which are written without any progress
 _LOG_NAMES = ("*.log", "*.out", "*.err", "*.txt", "*.csv")
+# the weights in a folder with a step in its name, such as `epoch_3` of Keras and `global_step10`
+_STEP_FOLDER = re.compile(r"(?!\.?tmp)(?:.*[^a-z])?(?:epoch|ep|step|iter(?:ation)?)[-_.=]?\d", re.IGNORECASE)
+_WEIGHT_SUFFIXES = (".h5", ".keras", ".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".msgpack")
 
 
 def is_checkpoint(path: str, patterns: Sequence[str] = ()) -> bool:
@@ -22,7 +28,23 @@ def is_checkpoint(path: str, patterns: Sequence[str] = ()) -> bool:
     parts = inner.split("/")
     if any(_matches_path(parts, pattern) for pattern in patterns):
         return True
-    return is_kept(inner) and not any(fnmatchcase(parts[-1].lower(), name) for name in _LOG_NAMES)
+    name = parts[-1].lower()
+    if is_kept(inner):
+        return not any(fnmatchcase(name, log) for log in _LOG_NAMES)
+    return name.endswith(_WEIGHT_SUFFIXES) and any(_STEP_FOLDER.match(part) for part in parts[:-1])
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raises SpecError for a pattern of files outside of the working folder, which are never kept."""
+    for pattern in patterns:
+        if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
+            raise SpecError(
+                f"checkpoints: `{pattern}` is outside of the working folder, so its files are not kept",
+                hints=(
+                    "let the script save below its working folder or $HOPYARD_RUN_DIR, and give a name or a "
+                    "pattern there: `out`, 'model-*.pt'",
+                ),
+            )
 
 
 def is_kept(path: str, patterns: Sequence[str] = ()) -> bool:

@@ -48,6 +48,9 @@ _LAST_FILES = (
 )
 
 
+_KERAS_LAST = ("training_metadata.json",)  # of `BackupAndRestore`, whose weights have any name
+
+
 def group_checkpoints(paths: Iterable[str], patterns: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
     """Returns the files of each checkpoint by its path. paths: of kept files, below `run/` or `work/`.
     patterns: as in `checkpoint_files.is_kept`. Settings and logs belong to no checkpoint."""
@@ -88,6 +91,14 @@ def is_whole(files: Collection[str]) -> bool:
         last in names
         for firsts, last in _LAST_FILES
         if any(fnmatchcase(name, first) for first in firsts for name in names)
+    )
+
+
+def has_last_file(files: Collection[str]) -> bool:
+    """Returns whether a folder has a file that its framework writes last, so that no other one follows."""
+    names = [path.rpartition("/")[2] for path in files]
+    return is_whole(files) and any(
+        last in names for last in (*_KERAS_LAST, *(last for _, last in _LAST_FILES))
     )
 
 

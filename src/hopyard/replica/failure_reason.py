@@ -37,6 +37,7 @@ _CHILD_HEAD = re.compile(r"Process (?P<process>\S+):")  # of multiprocessing, ab
 _ROOT_CAUSE = re.compile(r"\s+traceback : (?P<error>\S.*)")  # in the report of torchrun
 _ROOT_CAUSE_RANK = re.compile(r"\s+rank\s+: (?P<rank>\d+) .*")
 _IGNORED_TRACEBACKS = ("Exception ignored in", "Exception ignored on", "--- Logging error ---")
+_RULE = re.compile(r"[-=*_#~─━]{3,}")  # below the report of mpirun and others
 _OWN_MESSAGES = ("hint: ", "hopyard: ")
 # the end of Hydra's message about a configuration, which it prints without a traceback
 _END_OF_HYDRA = "Set the environment variable HYDRA_FULL_ERROR=1"
@@ -294,9 +295,13 @@ def _find_foreign_error(lines: Sequence[str]) -> tuple[int, str] | None:
 
 
 def _last_message(lines: Sequence[str]) -> str:
-    """Returns the last line with content, except the hints of Hopyard's errors and the warnings of its
+    """Returns the last line with content, except rules, the hints of Hopyard's errors and the warnings of its
     tracking."""
-    texts = [text for line in lines if (text := line.strip()) and not text.startswith(_OWN_MESSAGES)]
+    texts = [
+        text
+        for line in lines
+        if (text := line.strip()) and not text.startswith(_OWN_MESSAGES) and not _RULE.fullmatch(text)
+    ]
     if texts and _BOX_BOTTOM.fullmatch(texts[-1]):
         return _text_in_box(texts) or texts[-1]
     if not texts or not texts[-1].startswith(_END_OF_HYDRA):

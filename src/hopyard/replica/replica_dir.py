@@ -155,8 +155,9 @@ class ReplicaDir:
         copied, paths refer to the home that contains the folder now. The control groups of a copy are those
         of the original.
 
-        The script can write to the file. So the place of the folder decides which attempt and rank it has,
-        which folder its gang shares, and which control groups may be its own.
+        An earlier version has no spec but the one that the script can write to. So the place of the folder
+        decides which attempt and rank it has, which folder its gang shares, and which control groups may be
+        its own.
 
         Raises IntegrityError if the spec is missing or damaged, or that of another replica.
         """

@@ -37,7 +37,7 @@ from hopyard.replica.file_integrity import has_end
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.open_files import FileId, find_open_for_writing
 from hopyard.replica.replica_log import log
-from hopyard.replica.script_checkpoints import ScriptCheckpoints, Stamp, incomplete_checkpoints
+from hopyard.replica.script_checkpoints import ScriptCheckpoints, Stamp, closed_files, incomplete_checkpoints
 from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.uploads import open_folder_below, stage_files, upload_folder
 
@@ -58,6 +58,14 @@ class FolderRecord(msgspec.Struct):
     manifest: str = ""
     stamps: dict[str, Stamp] = msgspec.field(default_factory=dict)
     checkpoints: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An uploaded file. found: after the upload, the file that was read, and the one at its path if any."""
+
+    entry: FileEntry
+    found: Sequence[os.stat_result]
 
 
 @dataclass(slots=True)
@@ -215,11 +223,17 @@ class RunFolder:
         stamps = self._scan_files()
         previous, self._seen = self._seen, stamps
         changed = self._changed(stamps)
-        unsettled = {path for path in changed if previous.get(path) != stamps[path]}
-        unsettled |= self._open_files(changed - unsettled)
         groups = self.checkpoints.group(stamps)
+        recent = {path for path in changed if previous.get(path) != stamps[path]}
+        # a checkpoint that is saved every second is never the same in two scans
+        closed = closed_files(groups)
+        unsettled = {
+            path for path in recent if path not in closed or has_end(self.location(path)) is not True
+        }
+        unsettled |= self._open_files(changed - unsettled)
         written = incomplete_checkpoints(groups, changed, unsettled)
-        self._store_files(stamps, unsettled, {path: groups[path] for path in written}, log)
+        files = {path: groups[path] for path in written}
+        self._store_files(stamps, unsettled, files, log, is_final=False)
         return not unsettled
 
     def _store_final(self, *, is_failed: bool, killed_at: float | None) -> None:
@@ -239,7 +253,8 @@ class RunFolder:
                     unsettled.add(path)
             written = incomplete_checkpoints(groups, changed, unsettled)
             self._note_unsettled(unsettled, written, groups)
-        self._store_files(stamps, unsettled, {path: groups[path] for path in written}, self.note)
+        files = {path: groups[path] for path in written}
+        self._store_files(stamps, unsettled, files, self.note, is_final=not is_failed)
 
     def _note_unsettled(
         self, unsettled: Collection[str], written: Collection[str], groups: Mapping[str, Collection[str]]
@@ -260,8 +275,7 @@ class RunFolder:
         ids: dict[str, FileId] = {}
         for path in paths:
             with suppress(OSError):
-                found = os.stat(self.location(path), follow_symlinks=False)
-                ids[path] = found.st_dev, found.st_ino
+                ids[path] = _file_id(os.stat(self.location(path), follow_symlinks=False))
         opened = find_open_for_writing(set(ids.values()))
         return {path for path, file_id in ids.items() if file_id in opened}
 
@@ -271,17 +285,23 @@ class RunFolder:
         unsettled: Collection[str],
         written: Mapping[str, Collection[str]],
         report: Callable[[str], None],
+        *,
+        is_final: bool,
     ) -> None:
         """Uploads the changed files but the unsettled ones, and records the tree and its checkpoints.
-        written: the files of checkpoints that are not complete; what is stored of them stays."""
+        written: the files of checkpoints that are not complete; what is stored of them stays. is_final:
+        whether the script needs no checkpoint any more. Else the newest one stays until another is stored,
+        as some scripts remove a checkpoint before they save the next."""
         entries = {entry.path: entry for entry in self._manifest.files}
         excluded = {*unsettled, *(path for files in written.values() for path in files)}
         complete = sorted(self._changed(stamps) - excluded)
-        uploaded = self._upload_each(complete, report) if complete else {}
-        uploaded = self._unchanged(uploaded, stamps)
+        uploaded = self._unchanged(self._upload_each(complete, report), stamps, complete) if complete else {}
         earlier = self.checkpoints.group(entries)
         retained = {path for checkpoint in written for path in earlier.get(checkpoint, ())}
         kept = {path: entry for path, entry in entries.items() if path in stamps or path in retained}
+        if not is_final and earlier and not self.checkpoints.group({*kept, *uploaded}):
+            newest = max(earlier, key=lambda path: (self._written_s(earlier[path]), path))
+            kept |= {path: entries[path] for path in earlier[newest]}
         manifest = Manifest.build({**kept, **uploaded}.values(), self._scan_links({*kept, *uploaded}))
         data = manifest.encode()
         digest = Digest(blake3(data).hexdigest())
@@ -300,22 +320,31 @@ class RunFolder:
         if self.checkpoints.record(self._manifest, stamps):
             self._write_record()
 
-    def _unchanged(
-        self, uploaded: Mapping[str, FileEntry], stamps: Mapping[str, Stamp]
-    ) -> dict[str, FileEntry]:
-        """Returns the uploaded files that the script did not write to meanwhile. A checkpoint with another
-        file is left out."""
-        if not uploaded:
-            return {}
-        now = self._scan_files()
-        changed = {path for path in uploaded if now.get(path) != stamps[path]}
-        changed |= self._open_files(uploaded)
-        for files in self.checkpoints.group(uploaded).values():
-            if changed.intersection(files):
-                changed.update(files)
-        return {path: entry for path, entry in uploaded.items() if path not in changed}
+    def _written_s(self, paths: Collection[str]) -> float:
+        """Returns the Unix time of the newest of these files; 0 if the script has removed them."""
+        return max((_written_s(self._stamps[path]) for path in paths if path in self._stamps), default=0.0)
 
-    def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, FileEntry]:
+    def _unchanged(
+        self, uploaded: Mapping[str, Upload], stamps: Mapping[str, Stamp], paths: Collection[str]
+    ) -> dict[str, FileEntry]:
+        """Returns the uploaded ones of these files that the script did not write to meanwhile. A checkpoint
+        with another file is left out."""
+        opened = find_open_for_writing(
+            {_file_id(found) for upload in uploaded.values() for found in upload.found}
+        )
+        unchanged = {
+            path
+            for path, upload in uploaded.items()
+            if any(
+                _stamp_of(found) == stamps[path] and _file_id(found) not in opened for found in upload.found
+            )
+        }
+        for files in self.checkpoints.group(paths).values():
+            if not unchanged.issuperset(files):
+                unchanged.difference_update(files)
+        return {path: upload.entry for path, upload in uploaded.items() if path in unchanged}
+
+    def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, Upload]:
         """Uploads files; those that cannot be read are reported and left out. Raises the errors that a later
         attempt may not have."""
         try:
@@ -334,8 +363,8 @@ class RunFolder:
             **self._upload_each(paths[middle:], report),
         }
 
-    def _upload(self, paths: Collection[str]) -> dict[str, FileEntry]:
-        entries: dict[str, FileEntry] = {}
+    def _upload(self, paths: Collection[str]) -> dict[str, Upload]:
+        uploads: dict[str, Upload] = {}
         for part, folder in self._parts():
             prefix = f"{part}/"
             own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
@@ -344,15 +373,17 @@ class RunFolder:
             stage = stage_files(folder.parent, folder, {path: path for path in own})
             descriptor = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                tree = upload_folder(self.server.client, descriptor)
+                files = Manifest.decode(upload_folder(self.server.client, descriptor).encoded).files
+                # the file itself, also if the script has removed or replaced it at its path meanwhile; or a
+                # copy, with the original at the path
+                found = {file.path: _find_each(stage / file.path, folder / file.path) for file in files}
             finally:
                 os.close(descriptor)
                 shutil.rmtree(stage, ignore_errors=True)
-            for file in Manifest.decode(tree.encoded).files:
-                entries[prefix + file.path] = FileEntry(
-                    prefix + file.path, file.size, file.chunks, file.executable
-                )
-        return entries
+            for file in files:
+                entry = FileEntry(prefix + file.path, file.size, file.chunks, file.executable)
+                uploads[entry.path] = Upload(entry, found[file.path])
+        return uploads
 
     def _parts(self) -> list[tuple[str, Path]]:
         parts = [(_RUN_PART, self.gang.run)]
@@ -368,13 +399,12 @@ class RunFolder:
     def _scan_files(self) -> dict[str, Stamp]:
         self._odd_paths.clear()
         stamps = {
-            f"{_RUN_PART}/{path}": (found.st_ino, found.st_size, found.st_mtime_ns)
-            for path, found in self._find_regular_files(self.gang.run)
+            f"{_RUN_PART}/{path}": _stamp_of(found) for path, found in self._find_regular_files(self.gang.run)
         }
         if self.work is None:
             return stamps
         kept = {
-            path: (found.st_ino, found.st_size, found.st_mtime_ns)
+            path: _stamp_of(found)
             for path, found in self._find_regular_files(
                 self.work, lambda path: is_kept(path, self.gang.spec.launch.checkpoint_files)
             )
@@ -430,6 +460,23 @@ def _next_interval_s(took_s: float, *, is_settled: bool) -> float:
     is_settled: whether that stored all changed files."""
     shortest_s = _SCAN_INTERVAL_S if is_settled else _SETTLE_S
     return max(shortest_s, min(_SCAN_SHARE * took_s, _MAX_SCAN_INTERVAL_S))
+
+
+def _stamp_of(found: os.stat_result) -> Stamp:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _file_id(found: os.stat_result) -> FileId:
+    return found.st_dev, found.st_ino
+
+
+def _find_each(*paths: Path) -> list[os.stat_result]:
+    """Returns the status of those that exist."""
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            found.append(os.stat(path, follow_symlinks=False))
+    return found
 
 
 def _written_s(stamp: Stamp) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from hopyard.domain.checkpoint_units import group_checkpoints, is_whole, step_of
+from hopyard.domain.checkpoint_units import group_checkpoints, has_last_file, is_whole, step_of
 from hopyard.domain.ids import Digest
 from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.manifest import Manifest
@@ -39,6 +39,17 @@ def incomplete_checkpoints(
             or (checkpoint not in files and not is_whole(files))  # a folder without its last file
         )
     ]
+
+
+def closed_files(groups: Mapping[str, Collection[str]]) -> set[str]:
+    """Returns the files of checkpoints that get no further file: single ones, and folders with the file that
+    their framework writes last."""
+    return {
+        path
+        for checkpoint, files in groups.items()
+        if checkpoint in files or has_last_file(files)
+        for path in files
+    }
 
 
 @dataclass(slots=True)

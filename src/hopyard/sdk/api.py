@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from hopyard.domain.notification import check_alert
+from hopyard.domain.notification import AlertLevel, check_alert
 from hopyard.errors import SpecError
 from hopyard.sdk import bound_objects as binding
 from hopyard.sdk import session
@@ -26,6 +26,7 @@ from hopyard.sdk.metrics import Loggable, Number
 from hopyard.sdk.params import Params
 from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.run_context import RunContext
+from hopyard.sdk.warn_once import warn_once
 
 if TYPE_CHECKING:
     from hopyard.sdk.run_checkpoints import RunCheckpoint
@@ -119,9 +120,19 @@ def alert(text: str, *, title: str = "", level: str = "warning") -> None:
 
     The targets of the run (`--on-end`) are notified within seconds, and `hop info` lists it. level: info,
     warning or error. Equal alerts within a minute are one, also of several processes; a run has at most 100.
-    Never waits for the network. Raises SpecError for another level.
+    Never waits for the network. Another level is reported on stderr, and the alert is a warning; an alert
+    without text is reported and left out.
     """
-    text, title = check_alert(text, title, level)
+    if level not in list(AlertLevel):
+        warn_once(
+            f"hop.alert: `{level}` is no level (info, warning, error): it is a warning", kind="alert level"
+        )
+        level = AlertLevel.WARNING
+    try:  # an alert is rare, often in the last hour of a training: a mistake in it must not end the script
+        text, title = check_alert(text, title, level)
+    except SpecError as error:
+        warn_once(f"hop.{error.message}; it is left out", kind="alert text")
+        return
     session.current_session().record_alert(text, title, level)
 
 

@@ -31,8 +31,9 @@ _Key = tuple[str, int]  # the attempt that saved a checkpoint, and its step
 
 @dataclass(frozen=True)
 class RunCheckpoint:
-    """A checkpoint of the evaluated run. path: its folder, until the next one is requested. metrics: the
-    latest values that the run had logged."""
+    """A checkpoint of the evaluated run. path: its folder, until the next one is requested; of a checkpoint
+    that the script saved itself, the file or the folder. metrics: the latest values that the run had logged.
+    """
 
     step: int
     path: Path
@@ -65,6 +66,8 @@ class RunCheckpoints:
             pending = self._pending(_call(lambda: self._list(client)), done)
             if not pending:
                 if has_ended or not self._evaluation["follow"]:
+                    if not done:
+                        self._warn_of_nothing(client)
                     return
                 time.sleep(_POLL_INTERVAL_S)
                 continue
@@ -83,6 +86,19 @@ class RunCheckpoints:
     @property
     def _run(self) -> str:
         return str(self._evaluation["run"])
+
+    def _warn_of_nothing(self, client: Client) -> None:
+        """Reports an evaluation that ends without any checkpoint."""
+        step, rows = self._evaluation["step"], _call(lambda: list(client.iterate_run_checkpoints(self._run)))
+        if step is not None:
+            warn_once(f"hop.checkpoints: the run has no checkpoint of step {step}: nothing is evaluated")
+        elif any(row.get("path") for row in rows):
+            warn_once(
+                "hop.checkpoints: the checkpoints of the run are files of its script, so they cannot restore "
+                "what is bound here: evaluate them without hop.bind, by `checkpoint.path`"
+            )
+        else:
+            warn_once("hop.checkpoints: the run has no checkpoint: nothing is evaluated")
 
     def _open(
         self, client: Client, cache: TreeCache, checkpoint: api.CheckpointOut, stack: ExitStack
@@ -106,14 +122,17 @@ class RunCheckpoints:
     def _restore(self, checkpoint: api.CheckpointOut, folder: Path) -> RunCheckpoint:
         """Loads the bound objects. Metrics without a step get that of the checkpoint from now on."""
         session = self._session
-        if binding.holds_state(session.bound):
+        if own_path := checkpoint.get("path"):
+            folder /= own_path
+        elif binding.holds_state(session.bound):
             binding.restore(session.bound, read_checkpoint(str(folder)))
         session.metrics.default_step = checkpoint["step"]
         metrics = {name: float(value) for name, value in checkpoint["metrics"].items()}
         return RunCheckpoint(checkpoint["step"], folder, metrics)
 
     def _list(self, client: Client) -> list[api.CheckpointOut]:
-        """Returns the checkpoints that users see: none that a later attempt has rolled back."""
+        """Returns the checkpoints that users see: none that a later attempt has rolled back. Those that the
+        script saved itself are for evaluations that bind nothing."""
         rows = list(client.iterate_run_checkpoints(self._run))
         attempts = list(client.iterate_run_attempts(self._run))
         numbers = {attempt["id"]: attempt["number"] for attempt in attempts}
@@ -124,9 +143,11 @@ class RunCheckpoints:
             row
             for row in rows
             if not row["damaged"]
-            and not row.get("path")
+            and not (row.get("path") and binding.holds_state(self._session.bound))
             and not any(
-                number > numbers.get(row["attempt"], 0) and (step is None or row["step"] > step)
+                not row.get("path")
+                and number > numbers.get(row["attempt"], 0)
+                and (step is None or row["step"] > step)
                 for number, step in resumed
             )
         ]

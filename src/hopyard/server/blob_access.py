@@ -142,9 +142,10 @@ class BlobAccess:
 
     async def _evaluated_checkpoints(self, run: RunId) -> set[Digest]:
         try:
-            return {checkpoint.manifest for checkpoint in await self._runs.checkpoints(run, damaged=True)}
+            checkpoints = await self._runs.checkpoints(run, damaged=True, own=True)
         except NotFound:  # removed meanwhile
             return set()
+        return {checkpoint.manifest for checkpoint in checkpoints}
 
     async def _readable_members(self, manifest: Digest) -> bytes:
         """As `_members`, but b"" for a tree with a damaged or lost manifest. A damaged checkpoint must not

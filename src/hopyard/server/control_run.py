@@ -62,10 +62,10 @@ async def accept_command(
         if not run.params.keys() >= params.keys():  # the script may have declared them a moment ago
             await services.ingest.write_received(run.id)
             run = await services.runs.get(run.id)
+        _check_safe_points(services, run)  # first: a script that still begins has declared nothing so far
         if not run.params.keys() >= params.keys() and not _has_declared_params(services, run):
             raise _undeclared_error(run, params)
         arguments: Mapping[str, ParamValue] = _checked_params(run, params)
-        _check_safe_points(services, run)
     elif kind is CommandKind.PAUSE:
         if run.phase is RunPhase.QUEUED or release:
             return await _release(services, run, caller, user)
