@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.errors import ContainerError
-from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.errors import NodeFault, PrepareFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class ContainerImage:
 
 def find_image(api: EngineApi, reference: str, report: Callable[[str], None]) -> ContainerImage:
     """Returns the image, which is pulled if the node does not have it. report: receives what takes long.
-    Raises PrepareFailed, ContainerError."""
+    Raises PrepareFailed, ContainerError, and NodeFault if the engine ends meanwhile."""
     try:
         return _image(api.get(f"/images/{reference}/json"))
     except ContainerError as error:
@@ -30,7 +32,12 @@ def find_image(api: EngineApi, reference: str, report: Callable[[str], None]) ->
             raise
     report(f"pulling image {reference}")
     _pull(api.path, reference)
-    return _image(api.get(f"/images/{reference}/json"))
+    try:
+        return _image(api.get(f"/images/{reference}/json"))
+    except ContainerError as error:
+        if error.status != 404:
+            raise
+        raise NodeFault(f"the container engine has ended while it pulled image {reference}") from error
 
 
 def _image(values: dict[str, Any]) -> ContainerImage:
@@ -44,6 +51,7 @@ def _pull(path: Path, reference: str) -> None:
     try:
         import docker  # type: ignore[import-untyped, unused-ignore]  # late: only to pull
         import docker.errors  # type: ignore[import-untyped, unused-ignore]
+        from urllib3.exceptions import HTTPError
     except ModuleNotFoundError:
         raise PrepareFailed(
             f"image {reference} is not on this node, and nothing here can pull it (install "
@@ -54,13 +62,14 @@ def _pull(path: Path, reference: str) -> None:
     if "@" not in reference:
         head, colon, last = reference.rpartition(":")
         name, tag = (head, last) if colon and "/" not in last else (reference, "latest")
-    client = docker.APIClient(base_url=f"unix://{path}", timeout=3600)
     try:
-        for line in client.pull(name, tag=tag, stream=True, decode=True):
-            if isinstance(line, dict) and line.get("error"):
-                raise PrepareFailed(f"image {reference} cannot be pulled: {line['error']} ({hint})")
-    except (docker.errors.DockerException, OSError) as error:
-        reason = " ".join(str(getattr(error, "explanation", None) or error).split())[:500]
+        with closing(docker.APIClient(base_url=f"unix://{path}", timeout=3600)) as client:
+            for line in client.pull(name, tag=tag, stream=True, decode=True):
+                if isinstance(line, dict) and line.get("error"):
+                    raise PrepareFailed(f"image {reference} cannot be pulled: {line['error']} ({hint})")
+    except docker.errors.APIError as error:  # an answer of the engine
+        reason = " ".join(str(error.explanation or error).split())[:500]
         raise PrepareFailed(f"image {reference} cannot be pulled: {reason} ({hint})") from error
-    finally:
-        client.close()
+    except (docker.errors.DockerException, HTTPException, HTTPError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:500]
+        raise NodeFault(f"the container engine does not pull image {reference}: {reason}") from error

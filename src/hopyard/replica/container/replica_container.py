@@ -26,7 +26,7 @@ from hopyard.container_engine.engine_api import EngineApi
 from hopyard.container_engine.engine_discovery import ContainerEngine, open_engine
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.domain.run_network import RunNetwork
-from hopyard.errors import ContainerError
+from hopyard.errors import ContainerEngineAway, ContainerError
 from hopyard.replica import process_tree, user_process
 from hopyard.replica.container.container_console import ContainerConsole
 from hopyard.replica.container.container_image import ContainerImage, find_image
@@ -255,12 +255,14 @@ def remove_leftover_container(spec: ReplicaSpec) -> None:
 
 
 def connect_engine() -> ContainerEngine:
-    """Returns the engine of this node. Raises PrepareFailed."""
+    """Returns the engine of this node. Raises PrepareFailed if there is none, and NodeFault if it does not
+    answer."""
     try:
         return open_engine()
     except ContainerError as error:
-        hints = "".join(f" ({hint})" for hint in error.hints)
-        raise PrepareFailed(f"{error.message}{hints}") from error
+        reason = error.message + "".join(f" ({hint})" for hint in error.hints)
+        is_away = isinstance(error, ContainerEngineAway)
+        raise (NodeFault(reason) if is_away else PrepareFailed(reason)) from error
 
 
 def checked(call: Callable[[], T], spec: ReplicaSpec) -> T:
