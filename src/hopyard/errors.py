@@ -176,6 +176,10 @@ class ContainerError(EngineError):
         self.status = status
 
 
+class ContainerEngineAway(ContainerError):
+    """The container engine does not answer, and may do so later: it was killed, is restarted, or hangs."""
+
+
 class LaunchFailed(EngineError):
     code = "launch_failed"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from hopyard.errors import ContainerError
+from hopyard.errors import ContainerEngineAway, ContainerError
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
@@ -38,7 +38,7 @@ class EngineApi:
     """The interface at one socket. Each request has a connection of its own.
 
     All methods raise ContainerError with the answer of the engine and its HTTP status, and status 0 if the
-    engine cannot be reached.
+    engine cannot be reached. It is ContainerEngineAway unless the socket is absent or belongs to others.
     """
 
     def __init__(self, path: Path, *, timeout_s: float | None = 120.0) -> None:
@@ -120,7 +120,9 @@ class EngineApi:
 
     def _unreachable(self, error: Exception) -> ContainerError:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return ContainerError(f"the container engine at {self.path} cannot be reached: {reason}")
+        is_absent = isinstance(error, FileNotFoundError | PermissionError)
+        kind = ContainerError if is_absent else ContainerEngineAway
+        return kind(f"the container engine at {self.path} cannot be reached: {reason}")
 
 
 def _message(answer: bytes) -> str:

@@ -176,8 +176,9 @@ class LocalEngine:
         self._launched: set[AttemptId] = set()
         self._stopping_tasks: dict[AttemptId, asyncio.Task[None]] = {}
         self._ports = PortConnector(home.attempts, home.root)
-        self._containers = ContainerCleanup(home.root)
-        self._cleanup: asyncio.Task[None] | None = None  # of containers: an engine that hangs delays it
+        self._containers = ContainerCleanup(
+            home.root, lambda: {folder.name for folder in self._attempt_folders()}
+        )
         self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were checked
         self._stopped_since: dict[Path, float] = {}  # monotonic time since which a replica is frozen
         self._overdue_at: dict[AttemptId, float] = {}  # monotonic time
@@ -207,16 +208,14 @@ class LocalEngine:
         await self._spawner.start()
         async with self._lock:
             await self._read_shares()
-        if self._adopts_replicas and self._containers.is_used:
-            self._cleanup = asyncio.create_task(asyncio.to_thread(self._remove_unknown_containers))
-
-    def _remove_unknown_containers(self) -> None:
-        self._containers.remove_unknown(lambda: {folder.name for folder in self._attempt_folders()})
+        if self._adopts_replicas:
+            self._containers.start()
 
     async def close(self) -> None:
         """Ends the spawner and finishes removals. Running attempts continue."""
-        if tasks := [*self._stopping_tasks.values(), *filter(None, [self._cleanup])]:
+        if tasks := self._stopping_tasks.values():
             await asyncio.gather(*tasks, return_exceptions=True)
+        await self._containers.close()
         self._port_claims.close()
         await self._spawner.close()
 
@@ -237,7 +236,7 @@ class LocalEngine:
         if problem:
             raise LaunchFailed(problem)
         if any(replica.image for replica in launch.replicas):
-            await asyncio.to_thread(self._containers.prepare)
+            await self._containers.prepare()
         async with self._lock:
             self._launching.add(launch.attempt)
             try:
@@ -356,8 +355,6 @@ class LocalEngine:
                     self._shares.pop(status.attempt, None)
             self._port_claims.keep_only(used_ports(self._shares))
         await self._adopt(dead)
-        if self._adopts_replicas and self._containers.is_due and (not self._cleanup or self._cleanup.done()):
-            self._cleanup = asyncio.create_task(asyncio.to_thread(self._remove_unknown_containers))
         await self._retry_health_checks()
         problem = await asyncio.to_thread(self._health.current_problem)
         for name, node in self._nodes.items():
@@ -580,7 +577,7 @@ class LocalEngine:
             if str(place.readlink()) == str(folder.absolute()):
                 place.unlink()
         if had_containers:  # a replica that was killed has left them
-            await asyncio.to_thread(self._remove_unknown_containers)
+            await self._containers.remove_unknown()
         await asyncio.to_thread(remove_tree, removed_folder)
 
     def _attempt_folders(self) -> list[Path]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.errors import ContainerError
 from hopyard.replica.container.pull_progress import PullProgress
-from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.errors import NodeFault, PrepareFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class ContainerImage:
 
 def find_image(api: EngineApi, reference: str, report: Callable[[str], None]) -> ContainerImage:
     """Returns the image, which is pulled if the node does not have it. report: receives what takes long.
-    Raises PrepareFailed, ContainerError."""
+    Raises PrepareFailed, ContainerError, and NodeFault if the engine ends meanwhile."""
     try:
         return _image(api.get(f"/images/{reference}/json"))
     except ContainerError as error:
@@ -31,7 +33,12 @@ def find_image(api: EngineApi, reference: str, report: Callable[[str], None]) ->
             raise
     report(f"pulling image {reference}")
     _pull(api.path, reference, PullProgress(reference, report))
-    return _image(api.get(f"/images/{reference}/json"))
+    try:
+        return _image(api.get(f"/images/{reference}/json"))
+    except ContainerError as error:
+        if error.status != 404:
+            raise
+        raise NodeFault(f"the container engine has ended while it pulled image {reference}") from error
 
 
 def _image(values: dict[str, Any]) -> ContainerImage:
@@ -45,6 +52,7 @@ def _pull(path: Path, reference: str, progress: PullProgress) -> None:
     try:
         import docker  # type: ignore[import-untyped, unused-ignore]  # late: only to pull
         import docker.errors  # type: ignore[import-untyped, unused-ignore]
+        from urllib3.exceptions import HTTPError
     except ModuleNotFoundError:
         raise PrepareFailed(
             f"image {reference} is not on this node, and nothing here can pull it (install "
@@ -55,16 +63,17 @@ def _pull(path: Path, reference: str, progress: PullProgress) -> None:
     if "@" not in reference:
         head, colon, last = reference.rpartition(":")
         name, tag = (head, last) if colon and "/" not in last else (reference, "latest")
-    client = docker.APIClient(base_url=f"unix://{path}", timeout=3600)
     try:
-        for line in client.pull(name, tag=tag, stream=True, decode=True):
-            if not isinstance(line, dict):
-                continue
-            if line.get("error"):
-                raise PrepareFailed(f"image {reference} cannot be pulled: {line['error']} ({hint})")
-            progress.add(line)
-    except (docker.errors.DockerException, OSError) as error:
-        reason = " ".join(str(getattr(error, "explanation", None) or error).split())[:500]
+        with closing(docker.APIClient(base_url=f"unix://{path}", timeout=3600)) as client:
+            for line in client.pull(name, tag=tag, stream=True, decode=True):
+                if not isinstance(line, dict):
+                    continue
+                if line.get("error"):
+                    raise PrepareFailed(f"image {reference} cannot be pulled: {line['error']} ({hint})")
+                progress.add(line)
+    except docker.errors.APIError as error:  # an answer of the engine
+        reason = " ".join(str(error.explanation or error).split())[:500]
         raise PrepareFailed(f"image {reference} cannot be pulled: {reason} ({hint})") from error
-    finally:
-        client.close()
+    except (docker.errors.DockerException, HTTPException, HTTPError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:500]
+        raise NodeFault(f"the container engine does not pull image {reference}: {reason}") from error

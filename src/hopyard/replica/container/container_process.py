@@ -32,7 +32,8 @@ _FORWARDED = (
     signal.SIGUSR2,
 )
 _END_SIGNAL = signal.SIGRTMIN
-_STATE_TIMEOUT_S, _INTERVAL_S = 60.0, 0.05
+_STATE_TIMEOUT_S, _INTERVAL_S = 60.0, 0.05  # the first one is for an engine that answers
+_AWAY_INTERVAL_S = 0.5
 _WAIT_INTERVAL = "10s"  # at which Podman looks for the end
 _RESTART_INTERVAL_S = 1.0
 # signals that end no process by default
@@ -129,13 +130,19 @@ class ContainerProcess:
                 self._api.post(f"/containers/{self._container}/kill", signal=signal.Signals(number).name)
 
     def _final_state(self) -> dict[str, Any]:
-        """Waits until the engine has noticed the end, also if it is restarted meanwhile."""
+        """Waits until the engine has noticed the end. Only the engine knows the exit code, so it is awaited
+        without a limit while it is away."""
         give_up_at = time.monotonic() + _STATE_TIMEOUT_S
         while True:
-            with suppress(ContainerError):
+            try:
                 state = self._state()
                 if not state.get("Running"):
                     return state
+            except ContainerError as error:
+                if not error.status:  # away
+                    time.sleep(_AWAY_INTERVAL_S)
+                    give_up_at = time.monotonic() + _STATE_TIMEOUT_S
+                    continue
             if time.monotonic() > give_up_at:
                 return {}
             time.sleep(_INTERVAL_S)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hopyard.container_engine.engine_discovery import ContainerEngine, open_engine
-from hopyard.errors import ContainerError
+from hopyard.errors import ContainerEngineAway, ContainerError
 from hopyard.private_files import open_file
 from hopyard.replica.errors import NodeFault, PrepareFailed
 
@@ -23,7 +23,7 @@ def connect_engine(home: Path, report: Callable[[str], None], *, wait_s: float =
     """Returns the engine of this node.
 
     report: receives what takes long. wait_s: for an engine that has answered a run of this home before.
-    Raises NodeFault if that one does not answer, and PrepareFailed if the node has never had one.
+    Raises NodeFault if one does not answer, and PrepareFailed if the node has none that this user may use.
     """
     marker = home / _MARKER
     give_up_at = time.monotonic() + wait_s
@@ -32,8 +32,9 @@ def connect_engine(home: Path, report: Callable[[str], None], *, wait_s: float =
             engine = open_engine()
         except ContainerError as error:
             if not marker.exists():
-                hints = "".join(f" ({hint})" for hint in error.hints)
-                raise PrepareFailed(f"{error.message}{hints}") from error
+                reason = error.message + "".join(f" ({hint})" for hint in error.hints)
+                is_away = isinstance(error, ContainerEngineAway)
+                raise (NodeFault(reason) if is_away else PrepareFailed(reason)) from error
             if time.monotonic() >= give_up_at:
                 raise NodeFault(f"the container engine does not answer: {error.message}") from error
             report("waiting for the container engine")

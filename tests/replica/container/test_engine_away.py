@@ -1,0 +1,82 @@
+"""A container engine that is away for a while: no run fails by it, and nothing is left in the end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.replica.container import container_process
+from hopyard.replica.container.container_process import ContainerProcess
+from tests.cli.shell import Shell, wait_until
+from tests.podman import IMAGE, Podman
+
+SMALL = ("--cpus", "0.5", "--image", IMAGE)
+
+
+@contextmanager
+def _engine_away(podman: Podman) -> Iterator[Path]:
+    """Refuses all connections at the socket of the engine, as after its death. Yields the path."""
+    path = podman.api.path
+    kept = path.rename(path.with_name("kept.sock"))
+    path.write_bytes(b"")
+    try:
+        yield path
+    finally:
+        kept.rename(path)
+
+
+def _info(shell: Shell, name: str) -> dict[str, Any]:
+    values: dict[str, Any] = shell.hop("info", name, "--json").json
+    return values
+
+
+def test_containers_are_removed_when_their_engine_is_back(shell: Shell, podman: Podman) -> None:
+    name = shell.detach(*SMALL, "--replicas", "2", "--", "sh", "-c", "echo started; sleep 3600")
+    wait_until(lambda: shell.hop("logs", name).out.count(b"started") == 2)
+    with _engine_away(podman):
+        assert shell.hop("stop", name, "--grace", "0").code == 0
+        wait_until(lambda: _info(shell, name)["phase"] == "cancelled")
+    assert len(podman.containers()) == 2 and len(podman.networks()) == 1
+    # no other run and no start of a server helps
+    wait_until(lambda: podman.containers() == [] and podman.networks() == [])
+
+
+def test_run_that_starts_while_its_engine_is_away_is_retried(shell: Shell, podman: Podman) -> None:
+    with _engine_away(podman):
+        name = shell.detach(*SMALL, "--", "sh", "-c", "echo done")
+        wait_until(lambda: b"cannot be reached" in shell.hop("info", name).out)
+        assert _info(shell, name)["phase"] not in ("failed", "cancelled")
+    wait_until(lambda: _info(shell, name)["phase"] == "succeeded")
+    wait_until(lambda: podman.containers() == [])
+
+
+def test_exit_code_is_awaited_while_the_engine_is_away(
+    podman: Podman, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_process, "_STATE_TIMEOUT_S", 0.0)  # even of an engine that answers
+    body = {"Image": IMAGE, "Cmd": ["sh", "-c", "exit 7"]}
+    container = str(podman.api.post("/containers/create", body)["Id"])
+    podman.api.post(f"/containers/{container}/start")
+    podman.api.post(f"/containers/{container}/wait")
+    own, theirs = socket.socketpair()
+    states: list[dict[str, Any]] = []
+    with own, theirs:
+        process = ContainerProcess(podman.api, container, theirs)
+        waiter = threading.Thread(target=lambda: states.append(process._final_state()))
+        with _engine_away(podman) as path:
+            path.unlink()
+            with socket.socket(socket.AF_UNIX) as dying:
+                dying.bind(str(path))
+                dying.listen()
+                waiter.start()
+                for _ in range(3):  # tries
+                    dying.accept()[0].close()
+        waiter.join(60)
+    assert [state.get("ExitCode") for state in states] == [7]
+    podman.api.delete(f"/containers/{container}")
