@@ -27,7 +27,7 @@ from hopyard.container_engine.engine_api import EngineApi
 from hopyard.container_engine.engine_discovery import ContainerEngine, open_engine
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.domain.run_network import RunNetwork
-from hopyard.errors import ContainerEngineAway, ContainerError
+from hopyard.errors import ContainerError
 from hopyard.replica import process_tree, user_process
 from hopyard.replica.container.container_console import ContainerConsole
 from hopyard.replica.container.container_image import ContainerImage, find_image
