@@ -1296,7 +1296,7 @@ class RunOut(TypedDict):
     output, checkpoints and files another server of the database stores. synced_at: for a run that was
     recorded offline, the time of its latest upload; it counts as running until the upload is complete.
     unstored: sentences about data that could not be stored, why, and where it is kept. attempts, events:
-    the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all. paused_at: since
+    the newest hundred, by time; `/runs/{id}/attempts` and `/runs/{id}/events` list all. paused_at: since
     when the phase is `paused`. unread_params: given parameters that no process of the run read, so their
     values had no effect; with the events. events: promised starts, broken promises with the reason, and
     preemption requests."""
