@@ -17,7 +17,9 @@ _EXCLUDED_PARTS = ("*.tfevents.*", "__pycache__", ".ipynb_checkpoints", "wandb",
 # results and logs beside checkpoints, which are written without any progress
 _LOG_NAMES = ("*.log", "*.out", "*.err", "*.txt", "*.csv")
 # the weights in a folder with a step in its name, such as `epoch_3` of Keras and `global_step10`
-_STEP_FOLDER = re.compile(r"(?!\.?tmp)(?:.*[^a-z])?(?:epoch|ep|step|iter(?:ation)?)[-_.=]?\d", re.IGNORECASE)
+_STEP_FOLDER = re.compile(
+    r"(?!\.?tmp)(?:.*[^a-z])?(?:epoch|ep|step|iter(?:ation)?)[-_.=]?\d.*", re.IGNORECASE
+)
 _WEIGHT_SUFFIXES = (".h5", ".keras", ".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp", ".msgpack")
 
 
@@ -31,7 +33,7 @@ def is_checkpoint(path: str, patterns: Sequence[str] = ()) -> bool:
     name = parts[-1].lower()
     if is_kept(inner):
         return not any(fnmatchcase(name, log) for log in _LOG_NAMES)
-    return name.endswith(_WEIGHT_SUFFIXES) and any(_STEP_FOLDER.match(part) for part in parts[:-1])
+    return name.endswith(_WEIGHT_SUFFIXES) and any(_STEP_FOLDER.fullmatch(part) for part in parts[:-1])
 
 
 def check_patterns(patterns: Sequence[str]) -> None:

@@ -48,7 +48,7 @@ _LAST_FILES = (
 )
 
 
-_KERAS_LAST = ("training_metadata.json",)  # of `BackupAndRestore`, whose weights have any name
+_KERAS_LAST = ("training_metadata.json",)  # of `BackupAndRestore`; its weights have any name
 
 
 def group_checkpoints(paths: Iterable[str], patterns: Collection[str] = ()) -> dict[str, tuple[str, ...]]:

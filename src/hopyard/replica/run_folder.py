@@ -61,7 +61,7 @@ class FolderRecord(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class FileUpload:
     """An uploaded file. found: after the upload, the file that was read, and the one at its path if any."""
 
     entry: FileEntry
@@ -325,7 +325,7 @@ class RunFolder:
         return max((_written_s(self._stamps[path]) for path in paths if path in self._stamps), default=0.0)
 
     def _unchanged(
-        self, uploaded: Mapping[str, Upload], stamps: Mapping[str, Stamp], paths: Collection[str]
+        self, uploaded: Mapping[str, FileUpload], stamps: Mapping[str, Stamp], paths: Collection[str]
     ) -> dict[str, FileEntry]:
         """Returns the uploaded ones of these files that the script did not write to meanwhile. A checkpoint
         with another file is left out."""
@@ -344,7 +344,7 @@ class RunFolder:
                 unchanged.difference_update(files)
         return {path: upload.entry for path, upload in uploaded.items() if path in unchanged}
 
-    def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, Upload]:
+    def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, FileUpload]:
         """Uploads files; those that cannot be read are reported and left out. Raises the errors that a later
         attempt may not have."""
         try:
@@ -363,8 +363,8 @@ class RunFolder:
             **self._upload_each(paths[middle:], report),
         }
 
-    def _upload(self, paths: Collection[str]) -> dict[str, Upload]:
-        uploads: dict[str, Upload] = {}
+    def _upload(self, paths: Collection[str]) -> dict[str, FileUpload]:
+        uploads: dict[str, FileUpload] = {}
         for part, folder in self._parts():
             prefix = f"{part}/"
             own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
@@ -382,7 +382,7 @@ class RunFolder:
                 shutil.rmtree(stage, ignore_errors=True)
             for file in files:
                 entry = FileEntry(prefix + file.path, file.size, file.chunks, file.executable)
-                uploads[entry.path] = Upload(entry, found[file.path])
+                uploads[entry.path] = FileUpload(entry, found[file.path])
         return uploads
 
     def _parts(self) -> list[tuple[str, Path]]:
