@@ -176,7 +176,7 @@ class ContainerError(EngineError):
         self.status = status
 
 
-class ContainerEngineAway(ContainerError):
+class ContainerEngineUnavailable(ContainerError):
     """The container engine does not answer, and may do so later: it was killed, is restarted, or hangs."""
 
 

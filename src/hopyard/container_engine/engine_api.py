@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from hopyard.errors import ContainerEngineAway, ContainerError
+from hopyard.errors import ContainerEngineUnavailable, ContainerError
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
@@ -38,7 +38,7 @@ class EngineApi:
     """The interface at one socket. Each request has a connection of its own.
 
     All methods raise ContainerError with the answer of the engine and its HTTP status, and status 0 if the
-    engine cannot be reached. It is ContainerEngineAway unless the socket is absent or belongs to others.
+    engine cannot be reached: ContainerEngineUnavailable, unless the socket is absent or belongs to others.
     """
 
     def __init__(self, path: Path, *, timeout_s: float | None = 120.0) -> None:
@@ -121,7 +121,7 @@ class EngineApi:
     def _unreachable(self, error: Exception) -> ContainerError:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         is_absent = isinstance(error, FileNotFoundError | PermissionError)
-        kind = ContainerError if is_absent else ContainerEngineAway
+        kind = ContainerError if is_absent else ContainerEngineUnavailable
         return kind(f"the container engine at {self.path} cannot be reached: {reason}")
 
 

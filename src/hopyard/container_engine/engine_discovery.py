@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hopyard.container_engine.engine_api import EngineApi
-from hopyard.errors import ContainerEngineAway, ContainerError
+from hopyard.errors import ContainerEngineUnavailable, ContainerError
 from hopyard.private_files import make_folder, open_file
 
 _IDLE_S = 3600  # without a connection, the service that is started here ends
@@ -38,16 +38,16 @@ class ContainerEngine:
 
 def find_engine(environ: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0) -> ContainerEngine:
     """Returns the first engine that answers. timeout_s: for each of its answers, now and later. Raises
-    ContainerError, with hints, where there is none. It is ContainerEngineAway if the first one that this user
-    may use does not answer."""
+    ContainerError, with hints, where there is none: ContainerEngineUnavailable, if the first one that this
+    user may use does not answer."""
     problem: ContainerError | None = None
     for path in _sockets(environ):
         try:
             return _describe(EngineApi(path, timeout_s=timeout_s))
         except ContainerError as error:
             problem = problem or (error if path.exists() else None)
-    if isinstance(problem, ContainerEngineAway):
-        raise ContainerEngineAway(problem.message, hints=(_AWAY_HINT,)) from problem
+    if isinstance(problem, ContainerEngineUnavailable):
+        raise ContainerEngineUnavailable(problem.message, hints=(_AWAY_HINT,)) from problem
     if problem is not None:
         raise ContainerError(problem.message, hints=(_NO_ENGINE_HINT,)) from problem
     raise ContainerError(
@@ -72,7 +72,7 @@ def open_engine(environ: Mapping[str, str] = os.environ, *, timeout_s: float = 1
 def start_podman_service(environ: Mapping[str, str] = os.environ, *, timeout_s: float = 120.0) -> None:
     """Starts Podman's service where no engine answers and the program exists. It outlives this process and
     ends after an hour without a connection. timeout_s: for each answer of an engine. Raises ContainerError
-    if the service does not answer: ContainerEngineAway, if it was started."""
+    if the service does not answer: ContainerEngineUnavailable, if it was started."""
     podman = _podman(environ)
     if podman is None:
         return
@@ -121,7 +121,7 @@ def _await_engine(path: Path) -> None:
             return
         except ContainerError as error:
             if time.monotonic() > give_up_at:
-                raise ContainerEngineAway(error.message, hints=(_AWAY_HINT,)) from error
+                raise ContainerEngineUnavailable(error.message, hints=(_AWAY_HINT,)) from error
             time.sleep(0.05)
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hopyard.container_engine.engine_discovery import ContainerEngine, open_engine
-from hopyard.errors import ContainerEngineAway, ContainerError
+from hopyard.errors import ContainerEngineUnavailable, ContainerError
 from hopyard.private_files import open_file
 from hopyard.replica.errors import NodeFault, PrepareFailed
 
@@ -33,7 +33,7 @@ def connect_engine(home: Path, report: Callable[[str], None], *, wait_s: float =
         except ContainerError as error:
             if not marker.exists():
                 reason = error.message + "".join(f" ({hint})" for hint in error.hints)
-                is_away = isinstance(error, ContainerEngineAway)
+                is_away = isinstance(error, ContainerEngineUnavailable)
                 raise (NodeFault(reason) if is_away else PrepareFailed(reason)) from error
             if time.monotonic() >= give_up_at:
                 raise NodeFault(f"the container engine does not answer: {error.message}") from error

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from hopyard.container_engine.engine_api import EngineApi
 from hopyard.replica.container import container_process
 from hopyard.replica.container.container_process import ContainerProcess
 from tests.cli.shell import Shell, wait_until
 from tests.podman import IMAGE, Podman
 
+_KEPT = "kept.sock"  # where the engine answers meanwhile
 SMALL = ("--cpus", "0.5", "--image", IMAGE)
 
 
@@ -23,12 +25,19 @@ SMALL = ("--cpus", "0.5", "--image", IMAGE)
 def _engine_away(podman: Podman) -> Iterator[Path]:
     """Refuses all connections at the socket of the engine, as after its death. Yields the path."""
     path = podman.api.path
-    kept = path.rename(path.with_name("kept.sock"))
+    kept = path.rename(path.with_name(_KEPT))
     path.write_bytes(b"")
     try:
         yield path
     finally:
         kept.rename(path)
+
+
+def _of_run(api: EngineApi, run: str) -> list[str]:
+    """Returns the names of the containers and networks of a run."""
+    names = [str(values["Names"][0]) for values in api.get("/containers/json", all=True)]
+    names += [str(values["Name"]) for values in api.get("/networks")]
+    return [name for name in names if run in name]
 
 
 def _info(shell: Shell, name: str) -> dict[str, Any]:
@@ -39,12 +48,13 @@ def _info(shell: Shell, name: str) -> dict[str, Any]:
 def test_containers_are_removed_when_their_engine_is_back(shell: Shell, podman: Podman) -> None:
     name = shell.detach(*SMALL, "--replicas", "2", "--", "sh", "-c", "echo started; sleep 3600")
     wait_until(lambda: shell.hop("logs", name).out.count(b"started") == 2)
-    with _engine_away(podman):
+    run = _info(shell, name)["id"]
+    with _engine_away(podman) as path:
         assert shell.hop("stop", name, "--grace", "0").code == 0
         wait_until(lambda: _info(shell, name)["phase"] == "cancelled")
-    assert len(podman.containers()) == 2 and len(podman.networks()) == 1
+        assert len(_of_run(EngineApi(path.with_name(_KEPT)), run)) == 3
     # no other run and no start of a server helps
-    wait_until(lambda: podman.containers() == [] and podman.networks() == [])
+    wait_until(lambda: _of_run(podman.api, run) == [])
 
 
 def test_run_that_starts_while_its_engine_is_away_is_retried(shell: Shell, podman: Podman) -> None:
