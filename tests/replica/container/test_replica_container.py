@@ -99,9 +99,9 @@ from pathlib import Path
 
 shared, rank = Path(os.environ["HOPYARD_WORKSPACE"]), os.environ.get("RANK", "0")
 
-def reaches(host, port):
+def reaches(host, port, timeout=30):
     try:
-        socket.create_connection((host, int(port)), timeout=2).close()
+        socket.create_connection((host, int(port)), timeout=timeout).close()
     except OSError:
         return False
     return True
@@ -124,7 +124,7 @@ if rank == "0":
         gateway = address.rpartition(".")[0] + ".1"
         found["node"] = reaches(gateway, node)
     for other in sys.argv[3:]:
-        found["other"] = reaches(other, 7000)
+        found["other"] = reaches(other, 7000, timeout=2)
     print(json.dumps(found), flush=True)
     (shared / "done").touch()
 wait_for(["done", *sys.argv[1].split()])
