@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -81,6 +82,28 @@ def test_commands_are_delivered_once_and_answered(tmp_path: Path) -> None:
         assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] == "paused"
         assert [each["number"] for each in (await api.request("GET", path))["commands"]] == [1, 2, 3]
         await api.request("GET", f"{path}/4", status=404)
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_command_waits_for_what_the_replica_is_about_to_send(tmp_path: Path) -> None:
+    """A user sees in the log that the training runs, before its declarations have arrived."""
+
+    async def scenario(api: ApiServer) -> None:
+        for body in ({"kind": "set", "params": {"lr": 0.5}}, {"kind": "pause"}):
+            run = await api.start_run(params={"epochs": 1})
+            await api.sync(run, [], token=Script(api, run).token)
+
+            async def is_running(path: str = f"/runs/{run['id']}") -> bool:
+                return bool((await api.request("GET", path))["phase"] == "running")
+
+            await api.wait_until(is_running)
+            request = asyncio.create_task(api.request("POST", f"/runs/{run['id']}/commands", body))
+            for _ in range(20):
+                await asyncio.sleep(0)  # the request has begun
+            events = event(kind="params", values={"lr": 0.1}) + event(kind="safe-points")
+            await Script(api, run).sync(events)
+            assert (await request)["state"] == "pending"
 
     run_scenario(tmp_path, scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 
@@ -27,6 +28,7 @@ from hopyard.server.services import Services
 from hopyard.server.update_run import RunUpdate, update_run
 
 _MAX_TRIES = 5  # of a pause while the run starts or returns to the queue
+_SCRIPT_TIMEOUT_S = 2.0  # in which a replica sends what its script has announced
 
 
 async def accept_command(
@@ -59,9 +61,7 @@ async def accept_command(
         )
     user = caller.require_user()
     if kind is CommandKind.SET:
-        if not run.params.keys() >= params.keys():  # the script may have declared them a moment ago
-            await services.ingest.write_received(run.id)
-            run = await services.runs.get(run.id)
+        run = await _await_script(services, run, params)
         _check_safe_points(services, run)  # first: a script that still begins has declared nothing so far
         if not run.params.keys() >= params.keys() and not _has_declared_params(services, run):
             raise _undeclared_error(run, params)
@@ -69,6 +69,7 @@ async def accept_command(
     elif kind is CommandKind.PAUSE:
         if run.phase is RunPhase.QUEUED or release:
             return await _release(services, run, caller, user)
+        run = await _await_script(services, run, {})
         _check_safe_points(services, run)
         if run.phase is RunPhase.PAUSED:
             hint = f"continue it with `hop resume {run.name}`, or free its resources with `--release`"
@@ -130,12 +131,39 @@ async def _return_to_queue(services: Services, run: Run, caller: Caller, user: s
     return await _record_applied(services, run, CommandKind.RESUME, {}, user, "it waits in the queue")
 
 
+async def _await_script(services: Services, run: Run, params: Mapping[str, ParamValue]) -> Run:
+    """Returns the run when it is known that its script has safe points and these parameters. Gives up after a
+    short time: the script may have announced both a moment ago, and its replica is about to send that."""
+    loop = asyncio.get_running_loop()
+    deadline, is_woken = loop.time() + _SCRIPT_TIMEOUT_S, False
+    with services.subscriptions.subscribe(run.id) as subscription:
+        while True:
+            if not run.params.keys() >= params.keys():
+                await services.ingest.write_received(run.id)
+                run = await services.runs.get(run.id)
+            is_known = run.params.keys() >= params.keys() or _has_declared_params(services, run)
+            remaining_s = deadline - loop.time()
+            is_over = remaining_s <= 0 or subscription.closed or run.phase is not RunPhase.RUNNING
+            if is_over or (is_known and not _lacks_safe_points(services, run)):
+                return run
+            if run.attempt is not None and not is_woken:
+                await services.wake(run.attempt.id)
+                is_woken = True
+            await subscription.wait(min(remaining_s, 0.5))
+            run = await services.runs.get(run.id)
+
+
+def _lacks_safe_points(services: Services, run: Run) -> bool:
+    """Returns whether the script runs and is known to have had no safe point so far."""
+    if run.phase is not RunPhase.RUNNING or run.attempt is None:
+        return False
+    return services.ingest.has_safe_points(run.attempt.id, len(run.attempt.nodes)) is False
+
+
 def _check_safe_points(services: Services, run: Run) -> None:
     """Raises Conflict for a script that runs and has no safe points so far. It may never have one, and the
     command would wait for ever. A script that is not started yet, or continues a pause, is given the time."""
-    if run.phase is not RunPhase.RUNNING or run.attempt is None:
-        return
-    if services.ingest.has_safe_points(run.attempt.id, len(run.attempt.nodes)) is not False:
+    if not _lacks_safe_points(services, run):
         return
     raise Conflict(
         f"the script of run {run.name} has no safe point so far, so it cannot be paused or changed",
