@@ -179,6 +179,8 @@ class ContainerError(EngineError):
 class ContainerEngineUnavailable(ContainerError):
     """The container engine does not answer, and may do so later: it was killed, is restarted, or hangs."""
 
+    code = "container_engine_unavailable"
+
 
 class LaunchFailed(EngineError):
     code = "launch_failed"

@@ -129,6 +129,7 @@ def test_text_of_a_rule_is_read_as_the_same_rule(rule: RetentionRule) -> None:
         ("best=1.5", "best=1.5 is not a whole number"),
         ("last=2,last=3", "`last` is given twice"),
         ("metric=max:", "metric=max: does not name a metric"),
+        ("best=2,metric=max", "metric=max does not name a metric"),
         ("lasst=3", "unknown part `lasst`"),
     ],
 )

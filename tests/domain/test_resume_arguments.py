@@ -15,7 +15,9 @@ def test_words_and_parameters_get_the_path() -> None:
     assert parsed.params == ("init_from=resume", "at=/run/out/ckpt 5.pt")
 
 
-@pytest.mark.parametrize("text", ["", "  ", "--a 'b", "-p", "-p a", "-p a=1 --b", "-p =1"])
+@pytest.mark.parametrize(
+    "text", ["", "  ", "--a 'b", "-p", "-p a", "-p a=1 --b", "-p =1", "--at {checkpoint"]
+)
 def test_bad_texts_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="--resume-arg"):
         check_resume_arguments((text,))

@@ -95,6 +95,16 @@ def test_non_number_is_reported_once_and_skipped(
     assert stream.metric_counts == {"acc": 0} and stream.latest == {"loss": 0.5}
 
 
+def test_value_that_is_a_medium_is_reported_with_its_type(
+    stream: MetricStream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = pytest.importorskip("PIL.Image").new("L", (2, 2))
+    for name, value, hint in (("picture", image, "hop.Image(picture)"), ("words", "ok", "hop.Text(words)")):
+        warn_once_module._shown_kinds.clear()
+        stream.write(1, {name: value})
+        assert capsys.readouterr().err.strip().endswith(f"it is skipped (log it as {hint})")
+
+
 @pytest.mark.parametrize("step", [1.5, "3", 2**63, -(2**64), [1]])
 def test_step_must_be_integer(stream: MetricStream, step: Any) -> None:
     with pytest.raises(SpecError):

@@ -70,7 +70,10 @@ def files(
     elif found:
         console.print_lines(_file_table(found))
     else:
-        console.print_message(f"{run['name']} has written no file" + ("" if is_ended(run) else " so far"))
+        text = f"{run['name']} has written no file" + ("" if is_ended(run) else " so far")
+        if not run_dir and list_run_files(client, run, is_run_dir=True):
+            text += " into its working folder; --run-dir lists those of $HOPYARD_RUN_DIR"
+        console.print_message(text)
 
 
 def _pattern_text(patterns: tuple[str, ...]) -> str:

@@ -41,6 +41,9 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
     their own. Raises SpecError."""
     restart, launcher, image = read_restart(top), read_field(top, "launcher", RoleIn), read_image(top)
     roles: list[RoleRequest] = []
+    if isinstance(top.values.get("roles"), dict):
+        hint = "write each role as a list entry with its name: `roles: [{name: worker, command: …}]`"
+        raise top.error("roles", "a mapping is not a list", hint)
     for i, value in top.items("roles"):
         first = next((role for role in roles if role.launcher == Launcher.MPI), None)
         section = as_section(top.file, f"roles.{i}", value)

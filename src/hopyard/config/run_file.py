@@ -57,7 +57,7 @@ from pathlib import Path
 from hopyard.config import resource_requests, units
 from hopyard.config.key_values import Value, check_key, check_variable, split_key_mark
 from hopyard.config.requirements_path import parse_requirements_path
-from hopyard.config.role_section import read_evaluator, read_roles
+from hopyard.config.role_section import ROLE_KEYS, read_evaluator, read_roles
 from hopyard.config.run_request import (
     DatasetRequest,
     RoleRequest,
@@ -84,6 +84,7 @@ from hopyard.domain.notification import (
 from hopyard.domain.preflight import Preflight
 from hopyard.domain.resume_arguments import check_resume_arguments
 from hopyard.domain.run_port import MAX_PORT_NUMBER, parse_ports
+from hopyard.errors import SpecError
 
 RUN_KEYS = (
     "name",
@@ -119,7 +120,7 @@ TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "image", "container", "network", "
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:
     """Returns the run that `file` describes. `folder` is the folder of the code, and names the project if the
     file does not. Raises SpecError."""
-    top = read_yaml(file).check_keys(*TOP_KEYS)
+    top = _check_keys(read_yaml(file))
     request = read_request(top, read_roles(top), base=file.parent, folder=folder)
     request = replace(
         request,
@@ -130,6 +131,15 @@ def read_run_file(file: Path, *, folder: Path) -> RunRequest:
     environment = {"python": request.python, "container": request.container}
     check_file_spec(top, request.spec(code=None, git=None, environment=environment))
     return request
+
+
+def _check_keys(top: YamlSection) -> YamlSection:
+    """Returns the same section. Raises SpecError for a key that is not one of the file."""
+    of_roles = next((key for key in top.values if key in ROLE_KEYS and key not in TOP_KEYS), None)
+    if of_roles is not None:
+        hint = f"write it in a role: `roles: [{{{of_roles}: …}}]`"
+        raise SpecError(f"{top.file}: the key `{of_roles}` belongs to a role", hints=(hint,))
+    return top.check_keys(*TOP_KEYS)
 
 
 def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path, folder: Path) -> RunRequest:

@@ -109,8 +109,9 @@ def check_retention(rule: RetentionRule, *, what: str) -> RetentionRule:
     ):
         if value is not None and not low <= value <= high:
             raise _format_error(what, f"{key}={value} is out of range: at least {low}, at most {high}")
-    direction, separator, name = rule.metric.partition(":")
-    if len(rule.metric) > MAX_METRIC or (separator and direction in ("max", "min") and not name):
+    direction, _, name = rule.metric.partition(":")
+    is_direction = direction in ("max", "min") and not name
+    if len(rule.metric) > MAX_METRIC or is_direction:
         raise _format_error(what, f"metric={rule.metric[:100]} does not name a metric")
     return rule
 

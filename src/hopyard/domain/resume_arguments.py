@@ -45,6 +45,10 @@ def parse_resume_arguments(texts: Sequence[str], *, what: str = "--resume-arg") 
             ) from None
         if not parts:
             raise SpecError(f"{what}: it is empty", hints=("for example '--resume {checkpoint}'",))
+        if "{checkpoint" in text.replace(PLACEHOLDER, ""):
+            raise SpecError(
+                f"{what}: `{text}` has `{{checkpoint` without its end", hints=(f"write `{PLACEHOLDER}`",)
+            )
         if parts[0] not in _PARAM_WORDS:
             words += parts
             continue

@@ -38,6 +38,8 @@ if sys.version_info >= (3, 10):
     Loggable = Number | Media | Sequence[Media]  # what may be logged
 else:  # annotations, which name them, are not evaluated
     Number = Loggable = object
+_MEDIA_OF_LIBRARIES = {"PIL": "Image", "matplotlib": "Figure", "pandas": "Table"}  # by package of the value
+_MEDIA_HINT = "log it as "
 MediaWriter = Callable[[int, str, Sequence[Media]], None]  # receives step, name and media
 
 
@@ -209,7 +211,8 @@ def to_numbers(values: Mapping[str, object], *, function: str) -> dict[str, floa
 def warn_skipped(function: str, name: object, error: SpecError) -> None:
     """Prints why `function` leaves a value out, once for each name."""
     reason = error.message.encode("utf-8", "backslashreplace").decode()
-    warn_once(f"{function}: {reason}; it is skipped", kind=f"skipped-{name!r:.80}")
+    hint = next((f" ({hint})" for hint in error.hints if hint.startswith(_MEDIA_HINT)), "")
+    warn_once(f"{function}: {reason}; it is skipped{hint}", kind=f"skipped-{name!r:.80}")
 
 
 def to_step(step: object) -> int:
@@ -231,9 +234,12 @@ def _number_error(name: str, value: object) -> SpecError:
         if isinstance(shape, tuple)
         else f"{type(value).__name__} {value!r:.60}"
     )
+    module = type(value).__module__.partition(".")[0]
+    media = _MEDIA_OF_LIBRARIES.get(module) or ("Text" if isinstance(value, str) else "")
+    hint = f"{_MEDIA_HINT}hop.{media}({name})" if media else ""
     return SpecError(
         f"`{name}` is a {description}, not a number",
-        hints=("a metric is one number: a float, an int, or a tensor of one element",),
+        hints=(hint or "a metric is one number: a float, an int, or a tensor of one element",),
     )
 
 

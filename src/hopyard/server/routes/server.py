@@ -203,7 +203,7 @@ async def _check_no_live_runs(services: Services) -> None:
     if live:
         names = ", ".join(str(run.name) for run in await _list_live_runs(services, limit=_MAX_NAMED_RUNS))
         raise Conflict(
-            f"{live} runs are still live ({names})",
+            f"{live} {'run is' if live == 1 else 'runs are'} still live ({names})",
             hints=("set `keep` to let them continue without the server, or `stop` to end them",),
         )
 
