@@ -102,6 +102,8 @@ def test_detached_runs_survive_and_next_command_adopts_them(server_home: ServerH
         listed = server_home.ok("ps", "--json").json
         assert {run["name"]: run["phase"] for run in listed}.keys() == set(names)
         assert all(run["phase"] in ("starting", "running") for run in listed), listed
+    for name in names:  # a slow machine may not have started each script between the kills
+        server_home.wait_for_output(server_home.wait_for_phase(name, "running"), "line 0\n")
     gate.touch()
     for name in names:
         run = server_home.wait_for_phase(name, "succeeded")
