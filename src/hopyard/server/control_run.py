@@ -138,10 +138,11 @@ async def _await_script(services: Services, run: Run, params: Mapping[str, Param
     deadline, is_woken = loop.time() + _SCRIPT_TIMEOUT_S, False
     with services.subscriptions.subscribe(run.id) as subscription:
         while True:
+            has_declared = _has_declared_params(services, run)  # first: the run that is read then has them
             if not run.params.keys() >= params.keys():
                 await services.ingest.write_received(run.id)
                 run = await services.runs.get(run.id)
-            is_known = run.params.keys() >= params.keys() or _has_declared_params(services, run)
+            is_known = has_declared or run.params.keys() >= params.keys()
             remaining_s = deadline - loop.time()
             is_over = remaining_s <= 0 or subscription.closed or run.phase is not RunPhase.RUNNING
             if is_over or (is_known and not _lacks_safe_points(services, run)):
