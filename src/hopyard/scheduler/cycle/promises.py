@@ -357,8 +357,8 @@ class CyclePromises:
         ]
 
     def non_binding(self, gang: Gang, evaluators: Set[GangId]) -> list[Gang]:
-        """Returns the gangs with promises that do not bind this gang, newest promise first: it outranks them, or
-        they wait for the end of its evaluators, which wait for it."""
+        """Returns the gangs with promises that do not bind this gang, newest first: it outranks them, or they
+        wait for the end of its evaluators, which wait for it."""
         waiting = self.waiting_for(evaluators)
         gangs = [self._gang(promise) for promise in self.current.values()]
         return [
