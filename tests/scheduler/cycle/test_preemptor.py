@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -12,51 +11,20 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Running
 from hopyard.domain.effective_limits import guaranteed_amounts
-from hopyard.domain.gang import Assignment, Gang, NodeSelector, Placement
+from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.hold_reason import HoldReason
-from hopyard.domain.ids import AttemptId, GangId, NodeId, PoolName, QueueName
+from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
 from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.scheduler.cycle.cluster_state import ClusterState
-from hopyard.scheduler.cycle.preemption_requests import GANG_SEARCH_BUDGET
 from hopyard.scheduler.cycle.preemptor import Preemptor
 from hopyard.scheduler.cycle.victim_search import Victim, gpu_weight_of, unsaved_gpu_seconds
 from hopyard.scheduler.explain.preemption_messages import preemption_message
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from tests.scheduler.cluster_model import T0, ClusterModel, gang, leaf_queues, machine, queue, seconds, tree
+from tests.scheduler.cycle.preemption_cluster import make_cluster, preempted_gangs, running_on
 
 SHARED = tree(queue("root"), queue("a", "root", guarantee=4), queue("b", "root", guarantee=4))
-
-
-def running_on(
-    name: str,
-    node: str,
-    gpus: tuple[int, ...],
-    *,
-    ran_s: float = 100,
-    saved_s: float | None = None,
-    **options: object,
-) -> Running:
-    """A run on these GPUs, which started `ran_s` ago and has a checkpoint from `saved_s` ago."""
-    new_gang = gang(name, len(gpus), cpus=0, **options)  # type: ignore[arg-type]
-    placement = Placement(new_gang, (Assignment(0, NodeId(node), gpus),))
-    saved = None if saved_s is None else T0 - seconds(saved_s)
-    return Running(placement, T0 - seconds(ran_s), AttemptId(f"{name}.1"), T0 - seconds(ran_s), saved)
-
-
-def make_cluster(
-    queues: QueueTree, nodes: dict[str, int], *runs: Running, pending: tuple[Gang, ...] = ()
-) -> ClusterModel:
-    cluster = ClusterModel({NodeId(name): machine(name, gpus) for name, gpus in nodes.items()}, queues)
-    cluster.running = {run.gang.id: run for run in runs}
-    cluster.originals = {run.gang.id: run.gang for run in runs}
-    cluster.attempts.update({run.gang.id: 1 for run in runs})
-    cluster.submit(*pending)
-    return cluster
-
-
-def preempted_gangs(cluster: ClusterModel) -> set[str]:
-    return {preemption.gang for preemption in cluster.run_cycle().preempt}
 
 
 def test_victim_with_least_unsaved_work_is_preempted() -> None:
@@ -124,141 +92,6 @@ def test_non_preemptible_run_is_not_preempted() -> None:
         )
         == set()
     )
-
-
-@pytest.mark.parametrize("options", [{}, {"priority": 90}, {"queue": "b"}, {"preemptible": False}])
-def test_evaluator_is_preempted_for_the_run_that_it_follows(options: dict[str, object]) -> None:
-    evaluator = running_on("judge", "n", (0,), follows="train", **{"queue": "a", **options})
-    other = running_on("other", "n", (1,), queue="a")
-    train, stranger = gang("train", 1, queue="a"), gang("stranger", 1, queue="a")
-    nodes = {"n": 2}
-    assert preempted_gangs(make_cluster(SHARED, nodes, evaluator, other, pending=(stranger,))) == set()
-    cluster = make_cluster(SHARED, nodes, evaluator, other, pending=(train,))
-    (preemption,) = cluster.run_cycle().preempt
-    assert (preemption.gang, preemption.for_gang) == ("judge", "train")
-    assert preemption_message(preemption.cause) == ("it evaluates run train, which waits for its resources")
-
-
-@pytest.mark.parametrize("count", [1, 12])
-@pytest.mark.parametrize("others", [{}, {"queue": "b"}, {"user": "bob"}])
-def test_runs_ahead_do_not_keep_an_evaluator_from_its_end(count: int, others: dict[str, Any]) -> None:
-    """The evaluator waits for its run, which comes after runs that wait for the end of the evaluator."""
-    judge = running_on("judge", "n", (0, 1), follows="train", queue="a")
-    waiting = [gang(f"other{i}", 2, at=-100, **{"queue": "a", **others}) for i in range(count)]
-    cluster = make_cluster(SHARED, {"n": 2}, judge, pending=(*waiting, gang("train", 2, queue="a")))
-    (preemption,) = cluster.run_cycle().preempt
-    assert (preemption.gang, preemption.for_gang) == ("judge", "train")
-    cluster.now += seconds(5)
-    assert not cluster.run_cycle().place
-    cluster.evict(GangId("judge"))
-    assert [placement.gang.id for placement in cluster.run_cycle().place] == ["train"]
-
-
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("others", [{}, {"queue": "b"}, {"user": "bob"}])
-def test_run_starts_beside_its_evaluator_before_a_larger_run_that_waits_for_both(
-    count: int, others: dict[str, Any]
-) -> None:
-    """The larger run ahead waits for the end of the evaluator, which waits for its run."""
-    judge = running_on("judge", "n", (0,), follows="train", queue="a")
-    large = [gang(f"large{i}", 4, at=-100, **{"queue": "a", **others}) for i in range(count)]
-    cluster = make_cluster(SHARED, {"n": 4}, judge, pending=tuple(large))
-    assert not cluster.run_cycle().place
-    cluster.now += seconds(5)
-    cluster.submit(gang("train", 1, queue="a"))
-    new_plan = cluster.run_cycle()
-    assert not new_plan.preempt
-    assert [placement.gang.id for placement in new_plan.place] == ["train"]
-    assert [promise.gang for promise in new_plan.promises] == ["large0"]
-    cluster.now += seconds(5)
-    assert not cluster.run_cycle().place
-    for ended in ("train", "judge"):
-        cluster.finish(GangId(ended))
-    assert [placement.gang.id for placement in cluster.run_cycle().place] == ["large0"]
-
-
-def test_run_starts_beside_its_evaluator_before_a_larger_run_that_waits_for_their_quota() -> None:
-    judge = running_on("judge", "n", (0,), follows="train", queue="a")
-    queues = tree(queue("root"), queue("a", "root", maximum=4))
-    large = gang("large", 4, at=-1000, queue="a")
-    for name, expected in (("train", ["train"]), ("other", [])):
-        cluster = make_cluster(queues, {"n": 8}, judge, pending=(large, gang(name, 1, queue="a")))
-        new_plan = cluster.run_cycle()
-        assert [placement.gang.id for placement in new_plan.place] == expected
-        assert not new_plan.preempt
-
-
-def test_run_starts_beside_its_evaluator_before_runs_that_come_after_a_larger_run() -> None:
-    judge = running_on("judge", "n", (0,), follows="train", queue="a", limit_s=1000)
-    waiting = [
-        gang("large", 4, at=-100, queue="a", user="bob", limit_s=100),
-        gang("medium", 2, at=-50, queue="a"),
-    ]
-    cluster = make_cluster(SHARED, {"n": 4}, judge, pending=tuple(waiting))
-    assert [promise.gang for promise in cluster.run_cycle().promises] == ["large", "medium"]
-    cluster.now += seconds(5)
-    cluster.submit(gang("train", 3, queue="a"))
-    assert [placement.gang.id for placement in cluster.run_cycle().place] == ["train"]
-
-
-def test_promise_that_needs_no_evaluator_binds_its_run() -> None:
-    """The larger run starts after the other run, also if the evaluator does not end before."""
-    judge = running_on("judge", "n", (0,), follows="train", queue="a", limit_s=110)
-    other = running_on("other", "n", (1, 2), queue="a", limit_s=200)
-    large = gang("large", 5, at=-100, queue="a")
-    cluster = make_cluster(SHARED, {"n": 6}, judge, other, pending=(large,))
-    assert not cluster.run_cycle().place
-    cluster.now += seconds(5)
-    cluster.submit(gang("train", 2, queue="a"))
-    new_plan = cluster.run_cycle()
-    assert not new_plan.place
-    assert not new_plan.preempt
-
-
-def test_evaluator_stays_where_its_end_does_not_help() -> None:
-    evaluator = running_on("judge", "n", (0,), follows="train", queue="a")
-    large, small = gang("train", 3, queue="a"), gang("train", 1, queue="a")
-    assert preempted_gangs(make_cluster(SHARED, {"n": 2}, evaluator, pending=(large,))) == set()
-    assert preempted_gangs(make_cluster(SHARED, {"n": 2}, evaluator, pending=(small,))) == set()
-
-
-def test_evaluator_that_follows_a_run_preempts_none() -> None:
-    running = running_on("train", "n", (0,), queue="a", priority=10)
-    for follows, expected in (("train", set()), ("other", set()), (None, {"train"})):
-        judge = gang("judge", 1, queue="a", priority=90, follows=follows)
-        assert preempted_gangs(make_cluster(SHARED, {"n": 1}, running, pending=(judge,))) == expected
-
-
-def waiting_in_pool(pool: str, gpus: int, **options: Any) -> list[Gang]:
-    """More gangs of different shapes than one cycle searches victims for."""
-    where = NodeSelector((PoolName(pool),))
-    return [
-        gang(f"ahead{i}", gpus, cpus=1 + i / 100, user=f"u{i}", where=where, at=-100, **options)
-        for i in range(GANG_SEARCH_BUDGET[1] + 20)
-    ]
-
-
-def test_gangs_that_may_preempt_nothing_use_no_searches_while_an_evaluator_runs() -> None:
-    """Otherwise the gang that may preempt a run is not examined."""
-    judge = running_on("judge", "n", (0,), follows="train", queue="a", priority=90)
-    low = running_on("low", "n", (1,), queue="a", priority=10)
-    full = running_on("full", "m", tuple(range(16)), queue="a", priority=90)
-    queues = tree(queue("root"), queue("a", "root"), queue("b", "root"))
-    ahead, high = waiting_in_pool("m", 1, queue="b"), gang("high", 1, queue="a", priority=80)
-    cluster = make_cluster(queues, {"n": 2, "m": 16}, judge, low, full, pending=(*ahead, high))
-    cluster.nodes[NodeId("m")] = machine("m", 16, pool="m")
-    assert preempted_gangs(cluster) == {"low"}
-
-
-def test_searches_for_gangs_ahead_do_not_keep_a_run_from_preempting_its_evaluator() -> None:
-    judge = running_on("judge", "n", (0, 1), follows="train", queue="a", priority=90)
-    low = running_on("low", "m", (0,), queue="a", priority=30)
-    high = running_on("high", "m", (1,), queue="a", priority=90)
-    ahead, train = waiting_in_pool("m", 2, queue="a", priority=80), gang("train", 2, queue="a", priority=20)
-    queues = tree(queue("root"), queue("a", "root"))
-    cluster = make_cluster(queues, {"n": 2, "m": 2}, judge, low, high, pending=(*ahead, train))
-    cluster.nodes[NodeId("m")] = machine("m", 2, pool="m")
-    assert preempted_gangs(cluster) == {"judge"}
 
 
 def test_queue_reclaims_only_its_guarantee() -> None:
