@@ -419,23 +419,43 @@ def hang(config):
 )
 
 
+def events_of_worker(records: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [record for record in records if record["kind"] == "worker" and record["event"] == event]
+
+
 def test_hanging_unit_is_retried_elsewhere_and_killed(mop_home: ServerHome) -> None:
-    mark = str(mop_home.root / "mark")
-    mop_home.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(mark)))
-    mop_home.write("search.yaml", MOP + "unit_timeout: 2s\n")
-    ended = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
+    mark, rejoined = mop_home.root / "mark", mop_home.root / "rejoined"
+    # the units of trial 1 take a second until its worker is back, or the study may end before
+    waits = HANGS + (
+        "    until = time.monotonic() + 1\n"
+        "    while os.path.exists(MARK) and not os.path.exists(REJOINED) and time.monotonic() < until:\n"
+        "        time.sleep(0.01)\n"
+    )
+    mop_home.write(
+        "linear.py",
+        waits.replace("HOW", "not os.path.exists(MARK)")
+        .replace("MARK", repr(str(mark)))
+        .replace("REJOINED", repr(str(rejoined))),
+    )
+    mop_home.write("search.yaml", MOP.replace("epochs: 4", "epochs: 20") + "unit_timeout: 2s\n")
+    run = start_study(mop_home)
+    wait_until(lambda: events_of_worker(read_journal(mop_home, run), "frozen"), "a frozen worker")
+    (frozen,) = events_of_worker(read_journal(mop_home, run), "frozen")
+
+    def count_joins() -> int:
+        joins = events_of_worker(read_journal(mop_home, run), "joined")
+        return sum(record["worker"] == frozen["worker"] for record in joins)
+
+    wait_until(lambda: count_joins() == 2, "the worker that was killed")
+    rejoined.touch()
+    ended = mop_home.wait_for_phase(run["id"], "succeeded")
     records = read_journal(mop_home, ended)
-    assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    (frozen,) = [record for record in records if record["kind"] == "worker" and record["event"] == "frozen"]
+    assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 21)]
+    assert events_of_worker(records, "frozen") == [frozen]
     assert "on one unit of trial 1, in epoch 2: its process is killed" in frozen["detail"]
     rank = int(frozen["worker"].removeprefix("worker-")) + 1
     assert "in hang" in mop_home.log(ended, "stderr", rank), "where it was"
-    joined = [
-        record
-        for record in records
-        if record["kind"] == "worker" and record["event"] == "joined" and record["worker"] == frozen["worker"]
-    ]
-    assert len(joined) == 2
+    assert count_joins() == 2
     assert ended["attempt"]["number"] == 1
 
 
