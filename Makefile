@@ -32,7 +32,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test explore lint types contracts reference docs wheel constraints clean
+.PHONY: help demo test explore lint types contracts reference docs web wheel constraints clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,6 +62,13 @@ reference: $(DONE)/test  ## write docs/cli.md, docs/openapi.json and the typed c
 docs: $(DONE)/docs  ## build the documentation site in build/site; check the changelog fragments
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/towncrier build --draft --version next >/dev/null
+
+web: web/node_modules  ## check, test and build the web UI into src/hopyard/web_ui (needs Node 20.19 or later)
+	cd web && npm run --silent api && npm run --silent check && npm run --silent test && npm run --silent build
+
+web/node_modules: web/package.json web/package-lock.json
+	cd web && npm ci --silent
+	touch $@
 
 wheel: $(DONE)/test  ## build dist/hopyard-*.whl
 	$(BIN)/uv build --quiet --wheel

@@ -1,0 +1,41 @@
+import { Link, useLocation } from "wouter-preact";
+import { logOut, session } from "@/api/session";
+import { Button } from "@/parts/button";
+import { PAGES } from "./pages";
+import styles from "./navigation.module.css";
+import { theme, type Theme } from "./theme";
+
+const NEXT: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
+
+/** The column of pages on the left; on a phone, a row above. */
+export function Navigation() {
+  const [location] = useLocation();
+  return (
+    <nav class={styles["navigation"]} aria-label="pages">
+      <Link href="/runs" class={styles["brand"]}>
+        <img src="/favicon.svg" alt="" width="22" height="22" />
+        <span>Hopyard</span>
+      </Link>
+      <ul>
+        {PAGES.map((page) => (
+          <li key={page.path}>
+            <Link href={page.path} aria-current={location.startsWith(page.path) ? "page" : undefined}>
+              {page.title}
+            </Link>
+          </li>
+        ))}
+      </ul>
+      <footer>
+        <span class={styles["user"]} title={session.value?.server}>
+          {session.value?.user}
+        </span>
+        <Button kind="quiet" onClick={() => (theme.value = NEXT[theme.value])} aria-label="theme">
+          {theme}
+        </Button>
+        <Button kind="quiet" onClick={() => void logOut()}>
+          Log out
+        </Button>
+      </footer>
+    </nav>
+  );
+}
