@@ -59,6 +59,7 @@ export interface PlotEvents {
 const REACH = 28; // pixels from which the nearest curve is highlighted
 const HIDDEN = -10; // where uPlot has its cursor while it shows none
 const MAX_DOTS = 40;
+const LOG = { distr: 3 }; // uPlot's logarithmic scale
 const LINE = { width: 1.6, alpha: 1 };
 
 export class CurvePlot {
@@ -180,12 +181,8 @@ export class CurvePlot {
       legend: { show: false },
       series: [{}],
       scales: {
-        x: {
-          time: xKind === "time",
-          distr: (isLogX ? 3 : 1) as uPlot.Scale.Distr,
-          range: (_, min, max) => [min, max],
-        },
-        y: { distr: (isLogY ? 3 : 1) as uPlot.Scale.Distr, range: () => [...this.yRange()] },
+        x: { time: xKind === "time", range: (_, min, max) => [min, max], ...(isLogX && LOG) },
+        y: { range: () => [...this.yRange()], ...(isLogY && LOG) },
       },
       axes: [
         {
