@@ -314,7 +314,7 @@ class SeriesReading:
                 return
             all_series = [*columns.series.values(), *self.series.values()]
             if sum(len(series.values) for series in all_series) > self._max_total:
-                await asyncio.to_thread(_halve_all, all_series, self._max_total)
+                await asyncio.to_thread(downsample_together, all_series, self._max_total)
 
 
 async def _feed(reader: _ColumnReader, data: bytes, *, hidden: bool = False) -> bool:
@@ -393,8 +393,9 @@ def _downsample_to_limit(all_series: dict[str, Series], max_points: int | None) 
             _downsample(series, max_points)
 
 
-def _halve_all(all_series: Sequence[Series], max_total: int) -> None:
-    """Downsamples all series equally, to half of `max_total` in total."""
+def downsample_together(all_series: Sequence[Series], max_total: int) -> None:
+    """Downsamples all series equally, to half of `max_total` in total. `Series.count` counts the omitted
+    points."""
     points_per_series = max_total // 2 // len(all_series)
     for series in all_series:
         old_count = len(series.values)
