@@ -37,6 +37,10 @@ class Buckets:
 def points_in_range(x: npt.NDArray[Any], begin: float | None, end: float | None) -> Positions:
     """Returns the positions of the points with begin <= x <= end, in order of x; those of equal x keep their
     order. None is no bound. Points without a finite x are omitted."""
+    if _is_sorted(x) and (len(x) == 0 or (np.isfinite(x[0]) and np.isfinite(x[-1]))):
+        low = 0 if begin is None else int(np.searchsorted(x, begin, side="left"))
+        high = len(x) if end is None else int(np.searchsorted(x, end, side="right"))
+        return np.arange(low, max(low, high))
     inside = np.isfinite(x)
     if begin is not None:
         inside &= x >= begin
@@ -44,9 +48,11 @@ def points_in_range(x: npt.NDArray[Any], begin: float | None, end: float | None)
         inside &= x <= end
     positions = np.flatnonzero(inside)
     selected = x[positions]
-    if np.all(selected[1:] >= selected[:-1]):
-        return positions
-    return positions[np.argsort(selected, kind="stable")]
+    return positions if _is_sorted(selected) else positions[np.argsort(selected, kind="stable")]
+
+
+def _is_sorted(x: npt.NDArray[Any]) -> bool:
+    return bool((x[1:] >= x[:-1]).all())  # false with a NaN
 
 
 def x_bounds(axes: Iterable[npt.NDArray[Any]]) -> tuple[float, float] | None:
@@ -63,8 +69,7 @@ def make_buckets(
     positions: of at least one point, in order of x, all of them within the bounds. Runs with the same bounds
     have the same buckets.
     """
-    index = _bucket_numbers(x[positions], bounds, count)
-    starts = np.concatenate(([0], np.flatnonzero(index[1:] != index[:-1]) + 1))
+    starts = _bucket_starts(x[positions], bounds, count)
     counts = np.diff(starts, append=len(positions))
     selected = values[positions]
     is_nan = np.isnan(selected)
@@ -93,24 +98,21 @@ def step_function(steps: npt.NDArray[np.int64], values: Floats, at: npt.NDArray[
     return found
 
 
-def _bucket_numbers(x: npt.NDArray[Any], bounds: tuple[float, float], count: int) -> Positions:
+def _bucket_starts(x: npt.NDArray[Any], bounds: tuple[float, float], count: int) -> Positions:
+    """Returns the first place of each bucket that has points. x is sorted."""
     low, high = bounds
-    scale = 0.5 if math.isinf(high - low) else 1.0
-    width = high * scale - low * scale
-    if width <= 0:
-        return np.zeros(len(x), dtype=np.intp)
-    fraction = (x * scale - low * scale) / width
-    return np.clip(fraction * count, 0, count - 1).astype(np.intp)
+    fractions = np.arange(1, count) / count
+    edges = low * (1 - fractions) + high * fractions  # `high - low` may overflow
+    places = np.concatenate(([0], np.searchsorted(x, edges, side="left"), [len(x)]))
+    return places[:-1][places[:-1] < places[1:]]
 
 
 def _first_places(selected: Floats, extremes: Floats, starts: Positions, counts: Positions) -> Positions:
     """Returns the first place in each bucket of its extreme value."""
-    bucket = np.repeat(np.arange(len(starts)), counts)
-    equal = np.flatnonzero(selected == extremes[bucket])
-    places = starts.copy()
-    # written from the last to the first, so that the first remains
-    places[bucket[equal[::-1]]] = equal[::-1]
-    return places
+    equal = np.flatnonzero(selected == np.repeat(extremes, counts))
+    nearest = np.searchsorted(equal, starts)  # the first equal value at the begin of each bucket or later
+    places = np.append(equal, len(selected))[nearest]
+    return np.where(places < starts + counts, places, starts)
 
 
 def _means(numbers: Floats, starts: Positions, counts: Positions, lowest: Floats, highest: Floats) -> Floats:
