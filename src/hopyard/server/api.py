@@ -42,6 +42,7 @@ from hopyard.server.routes.reservations import reservation_endpoints
 from hopyard.server.routes.run_list import run_list_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.secrets import secret_endpoints
+from hopyard.server.routes.series import series_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.session import session_endpoints
 from hopyard.server.routes.streams import stream_endpoints
@@ -79,6 +80,7 @@ def all_endpoints(
         *command_endpoints(services),
         *alert_endpoints(services),
         *stream_endpoints(services),
+        *series_endpoints(services),
         *file_endpoints(services),
         *media_endpoints(services),
         *console_endpoints(services, ConsoleAccess(services) if consoles is None else consoles),
