@@ -8,7 +8,7 @@ import { LoginPage } from "@/pages/login/login_page";
 import { Empty, ErrorNotice, Loading } from "@/parts/notices";
 import styles from "./app.module.css";
 import { Navigation } from "./shell/navigation";
-import { PAGES } from "./shell/pages";
+import { OTHER_PAGES, PAGES } from "./shell/pages";
 
 const RETRY_MS = 1000;
 
@@ -45,7 +45,7 @@ export function App() {
         <main class={styles["page"]}>
           <Suspense fallback={<Loading />}>
             <Switch>
-              {PAGES.map((page) => (
+              {[...PAGES, ...OTHER_PAGES].map((page) => (
                 <Route key={page.path} path={page.path}>
                   <page.component />
                 </Route>
