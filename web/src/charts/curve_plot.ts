@@ -1,7 +1,7 @@
 /** The plot of a chart of curves: uPlot's axes, zoom and cursor, with curves that are painted here. */
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { formatTick, formatX, SECOND_STEPS, type XKind } from "./axis_format";
+import { formatTick, formatX, logTicks, SECOND_STEPS, type XKind } from "./axis_format";
 import {
   at,
   type CurveMark,
@@ -172,6 +172,11 @@ export class CurvePlot {
       ticks: { stroke: colour("--line"), width: 1, size: 4 },
       font: "11px system-ui, sans-serif",
     };
+    // uPlot's own ticks never end where the lowest value is no round number
+    const logAxis = {
+      splits: (_: uPlot, __: number, low: number, high: number) => logTicks(low, high),
+      filter: (_: uPlot, splits: number[]) => splits,
+    };
     const texts = (write: (value: number) => string) => (_: uPlot, splits: (number | null)[]) =>
       splits.map((value) => (value === null ? "" : write(value)));
     return {
@@ -190,6 +195,7 @@ export class CurvePlot {
           size: 26,
           gap: 3,
           space: 64,
+          ...(isLogX && logAxis),
           ...(xKind === "elapsed" && !isLogX && { incrs: SECOND_STEPS }),
           ...(xKind !== "time" && {
             values: texts((value) => (xKind === "elapsed" ? formatX(xKind, value) : formatTick(value))),
@@ -197,9 +203,11 @@ export class CurvePlot {
         },
         {
           ...axis,
+          ...(isLogY && logAxis),
           scale: "y",
           gap: 4,
-          size: (_, texts) => 18 + 6.2 * Math.max(2, ...texts.map((text) => text.length)),
+          size: (_, labels: string[] | null) =>
+            18 + 6.2 * Math.max(2, ...(labels ?? []).map((text) => text.length)),
           values: texts(formatY),
         },
       ],

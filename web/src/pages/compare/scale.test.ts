@@ -1,13 +1,8 @@
 import { expect, it } from "vitest";
 import type { Column, Value } from "./columns";
-import { makeScale, roundTicks } from "./scale";
+import { makeScale } from "./scale";
 
 const column = (...values: Value[]): Column => ({ section: "Params", name: "a", key: "params.a", values });
-
-it("divides a range at round numbers", () => {
-  expect(roundTicks(0, 1, 5)).toEqual([0, 0.2, 0.4, 0.6, 0.8, 1]);
-  expect(roundTicks(-3, 12, 5)).toEqual([0, 5, 10]);
-});
 
 it("places numbers by size, and leaves out what has no size", () => {
   const scale = makeScale(column(2, 4, null, Number.NaN));

@@ -1,20 +1,10 @@
 /** Places of values on an axis from 0 to 1: a number by its size, a text by its place among all texts. */
-import { formatTick } from "@/charts/axis_format";
+import { formatTick, roundTicks } from "@/charts/axis_format";
 import { type Column, formatValue, isNumeric, type Value } from "./columns";
 
 export interface AxisScale {
   place: (value: Value) => number | null;
   ticks: { at: number; text: string }[];
-}
-
-/** Returns round numbers that divide a range into about `count` parts. */
-export function roundTicks(low: number, high: number, count: number): number[] {
-  const rough = (high - low) / count;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = ([1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999) ?? 10) * power;
-  const first = Math.ceil(low / step - 1e-9);
-  const last = Math.floor(high / step + 1e-9);
-  return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
 /** Returns the axis of a column. Values that are not finite have no place on it. */
