@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { formatTick, formatX, logTicks, roundTicks } from "./axis_format";
+import { formatTick, formatX, formatSeconds, logTicks, roundTicks } from "./axis_format";
 
 it("writes ticks shortly and exactly", () => {
   expect([0, 0.1 + 0.2, 900, 1500, 1234, 25000, 2e6, 1.25e9, -40000, 2e-6].map(formatTick)).toEqual([
@@ -20,6 +20,10 @@ it("writes an x by its kind", () => {
   expect(formatX("elapsed", 3725)).toBe("1h 02m");
   expect(formatX("step", 3725)).toBe("3725");
   expect(formatX("time", Number.NaN)).toBe("–");
+});
+
+it("writes ticks of seconds apart from each other", () => {
+  expect([0, 0.25, 0.3, 59, 90].map(formatSeconds)).toEqual(["0s", "0.25s", "0.3s", "59s", "1m 30s"]);
 });
 
 it("divides a range at round numbers", () => {

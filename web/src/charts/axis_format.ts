@@ -41,6 +41,11 @@ export function formatTick(value: number): string {
   return String(Number(value.toPrecision(8)));
 }
 
+/** Returns the text of a tick of seconds: as exact as the tick, and in the words of a duration from a minute on. */
+export function formatSeconds(value: number): string {
+  return Math.abs(value) < 60 ? `${formatTick(value)}s` : formatDuration(value);
+}
+
 /** Returns round numbers that divide a range into about `count` parts. */
 export function roundTicks(low: number, high: number, count: number): number[] {
   const rough = (high - low) / count;

@@ -1,7 +1,7 @@
 /** The plot of a chart of curves: uPlot's axes, zoom and cursor, with curves that are painted here. */
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { formatTick, formatX, logTicks, SECOND_STEPS, type XKind } from "./axis_format";
+import { formatSeconds, formatTick, logTicks, SECOND_STEPS, type XKind } from "./axis_format";
 import {
   at,
   type CurveMark,
@@ -198,7 +198,7 @@ export class CurvePlot {
           ...(isLogX && logAxis),
           ...(xKind === "elapsed" && !isLogX && { incrs: SECOND_STEPS }),
           ...(xKind !== "time" && {
-            values: texts((value) => (xKind === "elapsed" ? formatX(xKind, value) : formatTick(value))),
+            values: texts(xKind === "elapsed" ? formatSeconds : formatTick),
           }),
         },
         {

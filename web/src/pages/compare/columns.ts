@@ -62,7 +62,7 @@ const SECTIONS: readonly [section: string, prefix: string, read: Read][] = [
       commit: run.spec.git?.commit,
       branch: run.spec.git?.branch || null,
       uncommitted: run.spec.git?.dirty,
-      code: run.spec.code,
+      code: run.spec.code?.slice(0, 12),
       submitted_at: run.submitted_at,
     }),
   ],

@@ -226,7 +226,8 @@ function Panel({
           <>
             <Button
               kind="quiet"
-              aria-label={`move ${name} to the front`}
+              aria-label={`← ${name}`}
+              title="to the front"
               disabled={pins[0] === name}
               onClick={() => change({ pins: move(pins, name, -1) })}
             >
@@ -234,7 +235,8 @@ function Panel({
             </Button>
             <Button
               kind="quiet"
-              aria-label={`move ${name} to the back`}
+              aria-label={`→ ${name}`}
+              title="to the back"
               disabled={pins.at(-1) === name}
               onClick={() => change({ pins: move(pins, name, 1) })}
             >
@@ -245,7 +247,7 @@ function Panel({
         <Button
           kind="quiet"
           aria-pressed={isPinned}
-          aria-label={`pin ${name}`}
+          aria-label={`${isPinned ? "Unpin" : "Pin"} ${name}`}
           onClick={() => change({ pins: isPinned ? pins.filter((pin) => pin !== name) : [...pins, name] })}
         >
           {isPinned ? "Unpin" : "Pin"}
@@ -287,7 +289,7 @@ function PairPanel({ pair, isLive, parts, groups }: PanelSettings & { pair: Metr
         <h2 title={title}>{title}</h2>
         <Button
           kind="quiet"
-          aria-label={`remove ${title}`}
+          aria-label={`Remove ${title}`}
           onClick={() => change({ pairs: view.pairs.filter((each) => pairName(each) !== title) })}
         >
           Remove

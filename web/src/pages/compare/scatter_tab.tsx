@@ -53,7 +53,12 @@ export function ScatterTab({ runs, labels, columns, view, change, highlight, hid
         </label>
       </div>
       <figure class={styles["figure"]}>
-        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="group" aria-label={`${y.name} by ${x.name}`}>
+        <svg
+          viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+          width={WIDTH}
+          role="group"
+          aria-label={`${y.name} by ${x.name}`}
+        >
           {yScale.ticks.map(({ at, text }) => (
             <g key={text}>
               <line class={styles["rule"]} x1={LEFT} x2={WIDTH - MARGIN} y1={toY(at)} y2={toY(at)} />

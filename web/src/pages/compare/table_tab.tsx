@@ -2,7 +2,7 @@ import { Link } from "wouter-preact";
 import { CurveSwatch } from "@/charts/curve_swatch";
 import { Empty } from "@/parts/notices";
 import { PhaseBadge } from "@/parts/phase";
-import { differencesFirst, formatValue, isDifferent, isNumeric } from "./columns";
+import { differencesFirst, formatValue, isDifferent } from "./columns";
 import styles from "./compare.module.css";
 import type { CompareParts } from "./compare_parts";
 import { compilePattern } from "./compare_view";
@@ -67,7 +67,7 @@ export function TableTab({ runs, labels, columns, view, change }: CompareParts) 
                     <td
                       key={runs[place]?.id}
                       title={formatValue(value)}
-                      class={isNumeric(column) ? styles["number"] : undefined}
+                      class={Object.is(value, column.values[0]) ? undefined : styles["other"]}
                     >
                       {formatValue(value)}
                     </td>
