@@ -163,7 +163,7 @@ export function paintNotFinite(frame: Frame, series: CurveSeries, range: Range, 
   context.fillStyle = colour;
   for (let index = first; index < last; index += 1) {
     const value = at(series.y, index);
-    if (Number.isFinite(value)) {
+    if (Number.isFinite(value) || (series.hasGaps && Number.isNaN(value))) {
       continue;
     }
     const isAbove = value === Number.POSITIVE_INFINITY;

@@ -12,7 +12,10 @@ export interface CurveBand {
   high: Float64Array;
 }
 
-/** A curve. `x` ascends; `y` has its length, and NaN is a gap. `colour`: a number of the palette. */
+/**
+ * A curve. `x` ascends; `y` has its length, and NaN is a gap. `colour`: a number of the palette. `hasGaps`: NaN
+ * is only a gap, otherwise it is a logged value, which is marked.
+ */
 export interface CurveSeries {
   key: string;
   label: string;
@@ -21,6 +24,7 @@ export interface CurveSeries {
   y: Float64Array;
   band?: CurveBand;
   marks?: readonly CurveMark[];
+  hasGaps?: boolean;
 }
 
 export type Range = readonly [low: number, high: number];
@@ -121,7 +125,7 @@ export function nearPoints(series: readonly CurveSeries[], x: number, tolerance:
   const found: NearPoint[] = [];
   for (const each of series) {
     const index = nearestIndex(each.x, x);
-    if (index < 0) {
+    if (index < 0 || (each.hasGaps && Number.isNaN(at(each.y, index)))) {
       continue;
     }
     const first = at(each.x, 0);

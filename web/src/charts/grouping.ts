@@ -1,5 +1,5 @@
 /** Curves of a group of runs as one curve: their mean, and how far they spread. */
-import { at, type CurveSeries, type Range, unionOfX, valuesAt } from "./curve_series";
+import { at, type CurveBand, type CurveSeries, type Range, unionOfX, valuesAt } from "./curve_series";
 
 export type Spread = "range" | "deviation";
 
@@ -10,7 +10,7 @@ export type Spread = "range" | "deviation";
 export function groupCurves(
   members: readonly CurveSeries[],
   spread: Spread,
-): Pick<CurveSeries, "x" | "y"> & { band: { low: Float64Array; high: Float64Array } } {
+): Pick<CurveSeries, "x" | "y"> & { band: CurveBand; hasGaps: true } {
   const union = unionOfX(members);
   const values = members.map((member) => valuesAt(member, union));
   const columns = { x: [] as number[], y: [] as number[], low: [] as number[], high: [] as number[] };
@@ -23,7 +23,8 @@ export function groupCurves(
   for (const [i, x] of union.entries()) {
     const here = values.map((each) => at(each, i)).filter(Number.isFinite);
     if (i > 0 && !values.some((each) => Number.isFinite(at(each, i - 1)) && Number.isFinite(at(each, i)))) {
-      add(x, Number.NaN, Number.NaN, Number.NaN); // no member has a line from the last x to this one
+      const between = (at(union, i - 1) + x) / 2;
+      add(between, Number.NaN, Number.NaN, Number.NaN); // no member has a line from the last x to this one
     }
     if (here.length > 0) {
       const mean = here.reduce((sum, value) => sum + value / here.length, 0);
@@ -35,6 +36,7 @@ export function groupCurves(
     x: Float64Array.from(columns.x),
     y: Float64Array.from(columns.y),
     band: { low: Float64Array.from(columns.low), high: Float64Array.from(columns.high) },
+    hasGaps: true,
   };
 }
 
