@@ -85,10 +85,10 @@ def test_values_are_side_by_side_with_differences_first(open_visit: OpenVisit, c
     expect(rows.nth(2)).to_have_text("lr0.10.010.5")  # after the names of the runs and of the section
     page.get_by_label("Differences only").check()
     expect(rows.filter(has_text="epochs")).to_have_count(0)
-    page.get_by_label("Rows").fill("^lr$")
+    page.get_by_role("searchbox", name="Rows").fill("^lr$")
     expect(rows).to_have_count(3)
     assert visit.findings() == []
-    page.get_by_label("Rows").fill("(")
+    page.get_by_role("searchbox", name="Rows").fill("(")
     expect(page.get_by_role("alert")).to_have_text("( is not a regular expression")
 
 

@@ -13,7 +13,7 @@ import { shownTheme } from "./shown_theme";
 import { smoothAll } from "./smoothing";
 
 interface Props {
-  /** What the curves show, for readers who cannot see them. */
+  /** What the curves show, for screen readers. */
   title: string;
   series: readonly CurveSeries[];
   xKind?: XKind;

@@ -7,7 +7,7 @@ import { type CurveSeries, valueRows } from "./curve_series";
 const MAX_ROWS = 50;
 const MAX_COLUMNS = 20;
 
-/** The values of a chart as a table, for people who cannot see the chart or want the numbers. */
+/** The values of a chart as a table, for screen readers and for exact numbers. */
 export function CurveValues({
   series,
   xKind,
