@@ -120,6 +120,7 @@ def create_api(
     guard = RequestGuard(
         services.tokens,
         sessions,
+        services.token_connections,
         UserRateLimits(limits, now=time.monotonic),
         BodyMemory(limits.body_memory_bytes),
         Auditor(services.audit, services.runs, now=services.now),
