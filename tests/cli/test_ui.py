@@ -46,8 +46,7 @@ def test_link_starts_the_server_and_logs_in_once(tmp_path: Path) -> None:
 
 def test_link_of_another_server_has_the_rights_of_its_token(shell: Shell, tmp_path: Path) -> None:
     url = shell.hop("status", "--json").json["url"].replace("127.0.0.1", "localhost")
-    shell.hop("user", "add", "bob")
-    token = shell.hop("token", "create", "page", "--scope", "read", "--json").json["secret"]
+    token = shell.hop("token", "create", "page", "--scope", "read", "--json").json["token"]
     far = shell_in(tmp_path / "far", tmp_path / "none")
     remote = Shell(far.folder, far.environment | {"HOPYARD_URL": url, "HOPYARD_TOKEN": token})
     link = remote.hop("ui", "--json").json

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -94,11 +95,11 @@ def addresses(names: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path, methods in openapi_document()["paths"].items():
         if "get" in methods and path not in ENDLESS:
             yield path.format(**names), dict(QUERIES.get(path, {}))
-    for text in TEXTS:
+    for text in TEXTS[::3]:
         yield f"{API}/runs", {"text": text}
         yield f"{API}/runs", {text: "1"}
         yield f"{API}/runs/resolve", {"ref": text}
-        yield f"{API}/{text.replace('/', '')}", {}
+        yield f"{API}/{quote(text, safe='')}", {}
 
 
 def test_no_response_of_the_api_can_act_as_a_page(tmp_path: Path) -> None:
