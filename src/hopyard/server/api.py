@@ -38,6 +38,7 @@ from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.ports import port_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
+from hopyard.server.routes.run_facets import run_facet_endpoints
 from hopyard.server.routes.run_list import run_list_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.secrets import secret_endpoints
@@ -67,6 +68,7 @@ def all_endpoints(
         *attempt_endpoints(services),
         *blob_endpoints(services),
         *run_list_endpoints(services),
+        *run_facet_endpoints(services),
         *run_endpoints(services),
         *command_endpoints(services),
         *alert_endpoints(services),

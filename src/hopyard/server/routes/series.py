@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -230,9 +229,6 @@ def _to_out(part: CurvePart) -> CurveOut:
 
 
 def _check_range(query: SeriesQuery) -> None:
-    for name, value in (("begin", query.begin), ("end", query.end)):
-        if value is not None and not math.isfinite(value):
-            raise SpecError(f"{name}: {value} is not finite", hints=("leave it out for an open range",))
     if query.begin is not None and query.end is not None and query.begin > query.end:
         raise SpecError(f"begin: {query.begin} is above `end`, {query.end}", hints=("swap them",))
 
