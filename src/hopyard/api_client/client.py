@@ -247,9 +247,132 @@ class Client(HttpClient):
         reply: api.WhyOut = self.call("GET", f"/runs/{run}/why")
         return reply
 
+    def get_runs_counts(
+        self,
+        *,
+        id: Sequence[str] | None = None,
+        phase: str | None = None,
+        user: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        tag: Sequence[str] | None = None,
+        dataset: str | None = None,
+        text: str | None = None,
+        parent: str | None = None,
+        forked_from: Sequence[str] | None = None,
+        studies: int | None = None,
+        trials: int | None = None,
+        where: str | None = None,
+        by: Sequence[str],
+        limit: int | None = None,
+    ) -> api.RunCountsOut:
+        """Count the runs by value, under the filters of `GET /runs`."""
+        reply: api.RunCountsOut = self.call(
+            "GET",
+            "/runs/counts",
+            query={
+                "id": id,
+                "phase": phase,
+                "user": user,
+                "project": project,
+                "label": label,
+                "tag": tag,
+                "dataset": dataset,
+                "text": text,
+                "parent": parent,
+                "forked_from": forked_from,
+                "studies": studies,
+                "trials": trials,
+                "where": where,
+                "by": by,
+                "limit": limit,
+            },
+        )
+        return reply
+
+    def get_runs_names(
+        self,
+        *,
+        id: Sequence[str] | None = None,
+        phase: str | None = None,
+        user: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        tag: Sequence[str] | None = None,
+        dataset: str | None = None,
+        text: str | None = None,
+        parent: str | None = None,
+        forked_from: Sequence[str] | None = None,
+        studies: int | None = None,
+        trials: int | None = None,
+        where: str | None = None,
+        match: str | None = None,
+        limit: int | None = None,
+    ) -> api.RunNamesOut:
+        """List the names of metrics, parameters and tags of the runs under the filters of `GET /runs`, with
+        the number of runs that have each."""
+        reply: api.RunNamesOut = self.call(
+            "GET",
+            "/runs/names",
+            query={
+                "id": id,
+                "phase": phase,
+                "user": user,
+                "project": project,
+                "label": label,
+                "tag": tag,
+                "dataset": dataset,
+                "text": text,
+                "parent": parent,
+                "forked_from": forked_from,
+                "studies": studies,
+                "trials": trials,
+                "where": where,
+                "match": match,
+                "limit": limit,
+            },
+        )
+        return reply
+
+    def get_runs_query_check(self, *, where: str) -> api.QueryCheckOut:
+        """Check the syntax of a query, with the position of a mistake."""
+        reply: api.QueryCheckOut = self.call("GET", "/runs/query/check", query={"where": where})
+        return reply
+
     def get_secrets(self) -> api.SecretsOut:
         """List the names of the caller's secrets, and when each was last set."""
         reply: api.SecretsOut = self.call("GET", "/secrets")
+        return reply
+
+    def get_series(
+        self,
+        *,
+        run: Sequence[str],
+        name: Sequence[str],
+        x: str | None = None,
+        begin: float | None = None,
+        end: float | None = None,
+        buckets: int | None = None,
+        columns: str | None = None,
+        ranks: str | None = None,
+        since: str | None = None,
+    ) -> api.CurvesOut:
+        """Read series of several runs for a chart."""
+        reply: api.CurvesOut = self.call(
+            "GET",
+            "/series",
+            query={
+                "run": run,
+                "name": name,
+                "x": x,
+                "begin": begin,
+                "end": end,
+                "buckets": buckets,
+                "columns": columns,
+                "ranks": ranks,
+                "since": since,
+            },
+        )
         return reply
 
     def get_status(self) -> api.StatusOut:
@@ -362,6 +485,7 @@ class Client(HttpClient):
         self,
         *,
         max_rows: int | None = None,
+        id: Sequence[str] | None = None,
         phase: str | None = None,
         user: str | None = None,
         project: str | None = None,
@@ -382,6 +506,7 @@ class Client(HttpClient):
             "runs",
             cursor_key="before",
             max_rows=max_rows,
+            id=id,
             phase=phase,
             user=user,
             project=project,

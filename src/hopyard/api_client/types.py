@@ -354,6 +354,52 @@ class CordonIn(TypedDict):
     reason: NotRequired[str]
 
 
+class CurveOut(TypedDict):
+    """The points of one series in the range; the columns have equal lengths, in order of x. rank: only if
+    `ranks` was given. total: the points of the series. count: its points in the range. exact: `x` and
+    `values` are the points themselves. Otherwise each place is a bucket: `x` and `x_last` of its first
+    and last point, `first`, `last`, `min`, `max` and `mean` of its values, `counts` of points, and
+    `min_steps`, `max_steps` where the extremes are. `steps` and `times` are those of each point, or of
+    the first point of a bucket. NaN does not count for `min`, `max` and `mean`; `nan_counts` counts it.
+    Values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`. reset: the points replace all
+    earlier ones of the series. sampled: the series has too many points for one request, so some were
+    omitted when it was read; `counts` and `mean` are those of the others."""
+
+    count: int
+    counts: NotRequired[list[int]]
+    exact: bool
+    first: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    last: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    max: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    max_steps: NotRequired[list[int]]
+    max_x: NotRequired[list[float]]
+    mean: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    min: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    min_steps: NotRequired[list[int]]
+    min_x: NotRequired[list[float]]
+    name: str
+    nan_counts: NotRequired[list[int]]
+    rank: NotRequired[int]
+    reset: NotRequired[bool]
+    run: str
+    sampled: NotRequired[bool]
+    steps: NotRequired[list[int]]
+    times: NotRequired[list[float | None]]
+    total: int
+    values: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    x: NotRequired[list[float]]
+    x_last: NotRequired[list[float]]
+
+
+class CurvesOut(TypedDict):
+    """buckets: the maximum per series that was used. cursor: `since` of the next request."""
+
+    buckets: int
+    cursor: str
+    series: list[CurveOut]
+    unavailable: list[UnavailableOut]
+
+
 class Dataset(TypedDict):
     created_at: str
     higher_is_better: NotRequired[bool | None]
@@ -516,6 +562,14 @@ class Exit(TypedDict):
     code: int
     kind: ExitKind
     reason: str
+
+
+class FacetOut(TypedDict):
+    """values: the most frequent first. distinct: how many different values there are."""
+
+    by: str
+    distinct: int
+    values: list[ValueCountOut]
 
 
 class FetchIn(TypedDict):
@@ -727,6 +781,13 @@ class MopIn(TypedDict):
     trainable: str
     unit_timeout_s: NotRequired[float]
     workers: int
+
+
+class NameCountOut(TypedDict):
+    """count: the runs that have the name."""
+
+    count: int
+    name: str
 
 
 class NewTokenOut(TypedDict):
@@ -966,6 +1027,23 @@ class PushOut(TypedDict):
 
     created: bool
     version: DatasetVersion
+
+
+class QueryCheckOut(TypedDict):
+    """problem: null for a correct query. names: the names that a correct query compares."""
+
+    names: list[str]
+    problem: QueryProblemOut | None
+
+
+class QueryProblemOut(TypedDict):
+    """position: of the mistake, in characters from 0; null if it is the whole query. length: of the
+    mistake; 0 at the end of the query."""
+
+    hints: list[str]
+    length: int
+    message: str
+    position: int | None
 
 
 class QueueOut(TypedDict):
@@ -1270,6 +1348,13 @@ class RowOut(TypedDict):
     version: int
 
 
+class RunCountsOut(TypedDict):
+    """total: the runs that match the filters."""
+
+    facets: list[FacetOut]
+    total: int
+
+
 class RunEvent(TypedDict):
     """A decision about a run, for users. `detail` is a sentence."""
 
@@ -1280,6 +1365,20 @@ class RunEvent(TypedDict):
 
 class RunFolderIn(TypedDict):
     manifest: str
+
+
+class RunNamesOut(TypedDict):
+    """total: the runs that match the filters. fields: the names of a query that every run has. The
+    others: the names of metrics, of the summary, of parameters and of tags. has_more: whether `limit` cut
+    some."""
+
+    fields: list[str]
+    has_more: bool
+    metrics: list[NameCountOut]
+    params: list[NameCountOut]
+    summary: list[NameCountOut]
+    tags: list[NameCountOut]
+    total: int
 
 
 class RunOut(TypedDict):
@@ -1737,6 +1836,13 @@ class TreeIn(TypedDict):
     tree: JsonObject
 
 
+class UnavailableOut(TypedDict):
+    """A run without series in the answer, and why."""
+
+    message: str
+    run: str
+
+
 class UniformIn(TypedDict):
     conditions: NotRequired[Sequence[ConditionIn]]
     high: float
@@ -1824,6 +1930,13 @@ class UsersOut(TypedDict):
 
     next: str | None
     users: list[UserOut]
+
+
+class ValueCountOut(TypedDict):
+    """value: null counts the runs without one."""
+
+    count: int
+    value: str | int | float | bool | None
 
 
 class VerifiedOut(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +63,7 @@ class CurvePart:
     is_exact: bool
     is_sampled: bool
     is_reset: bool
-    columns: Mapping[str, list[Any]] = field(default_factory=dict)
+    columns: Mapping[str, list[Any]]
 
 
 def select_curves(
@@ -94,7 +94,10 @@ def select_curves(
         for curve, is_reset, x, positions in chosen
     ]
     removed = [] if since is None else sorted(since.keys() - marks.keys(), key=str)
-    parts += [CurvePart(id_, 0, 0, is_exact=True, is_sampled=False, is_reset=True) for id_ in removed]
+    empty: Mapping[str, list[Any]] = {"x": [], "values": []}
+    parts += [
+        CurvePart(id_, 0, 0, is_exact=True, is_sampled=False, is_reset=True, columns=empty) for id_ in removed
+    ]
     return parts, marks
 
 

@@ -109,10 +109,10 @@ class CurveOut(Struct, frozen=True, omit_defaults=True):
     total: int
     count: int
     exact: bool
+    x: list[float]
     rank: int | UnsetType = UNSET
     reset: bool = False
     sampled: bool = False
-    x: list[float] = []
     values: list[MetricValue] | UnsetType = UNSET
     steps: list[int] | UnsetType = UNSET
     times: list[float | None] | UnsetType = UNSET
@@ -221,10 +221,11 @@ def _to_out(part: CurvePart) -> CurveOut:
         part.total,
         part.count,
         part.is_exact,
+        part.columns["x"],
         rank=UNSET if rank is None else rank,
         reset=part.is_reset,
         sampled=part.is_sampled,
-        **part.columns,
+        **{name: values for name, values in part.columns.items() if name != "x"},
     )
 
 
