@@ -61,6 +61,17 @@ _SYNONYMS = {"==": "=", "<>": "!=", "=~": "~"}
 _EXAMPLE = "for example: val_acc > 0.9 and params.lr < 1e-3"
 
 
+class QueryError(SpecError):
+    """A query that cannot be read. position, length: of the mistake, in characters; the position is None if
+    it is the whole query."""
+
+    def __init__(
+        self, message: str, *, hints: Sequence[str] = (), position: int | None = None, length: int = 0
+    ) -> None:
+        super().__init__(message, hints=hints)
+        self.position, self.length = position, length
+
+
 @dataclass(frozen=True, slots=True)
 class RunValues:
     """What a query may look at of one run. fields: by the names FIELDS; `dataset` holds all names, separated
@@ -190,9 +201,9 @@ def field_name(name: str) -> str:
 
 
 def parse_query(text: str, *, what: str = "where") -> RunQuery:
-    """Raises SpecError with the position of the mistake."""
+    """Raises QueryError with the position of the mistake."""
     if len(text) > MAX_QUERY_LENGTH:
-        raise SpecError(f"{what}: a query has at most {MAX_QUERY_LENGTH} characters, this has {len(text)}")
+        raise QueryError(f"{what}: a query has at most {MAX_QUERY_LENGTH} characters, this has {len(text)}")
     parser = _Parser(text, what)
     accepts = parser.read_or(0)
     parser.check_end()
@@ -272,10 +283,17 @@ class _Parser:
             yield _Token(kind, found[kind], found.start(kind))
             at = found.end()
 
-    def error(self, at: int, problem: str, *hints: str) -> SpecError:
+    def error(self, at: int, problem: str, *hints: str) -> QueryError:
         part = self.text[at : at + 30]
         place = f"`{part}` at character {at + 1}" if part else "the end"
-        return SpecError(f"{self.what}: {place} {problem}", hints=hints or (_EXAMPLE,))
+        found = _TOKEN.match(self.text, at)
+        length = len(self.text[at:].split(maxsplit=1)[0]) if part else 0
+        return QueryError(
+            f"{self.what}: {place} {problem}",
+            hints=hints or (_EXAMPLE,),
+            position=at,
+            length=length if found is None else found.end() - at,
+        )
 
     def _peek(self) -> _Token | None:
         return self.tokens[self.index] if self.index < len(self.tokens) else None
@@ -306,7 +324,7 @@ class _Parser:
 
     def _read_not(self, depth: int) -> Callable[[RunValues], bool]:
         if depth > _MAX_DEPTH:
-            raise SpecError(f"{self.what}: the query is nested too deeply", hints=("use fewer parentheses",))
+            raise QueryError(f"{self.what}: the query is nested too deeply", hints=("use fewer parentheses",))
         if self._take("not"):
             part = self._read_not(depth + 1)
             return lambda run: not part(run)

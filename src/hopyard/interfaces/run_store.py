@@ -9,7 +9,7 @@ from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.metric_extremes import Extremes, StepValue
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, RunSpec
 from hopyard.domain.run_query import RunValues
 from hopyard.domain.script_tags import ScriptTags
 
@@ -127,6 +127,12 @@ class RunStore(Protocol):
         after: skips this number of events. limit: the maximum number. newest: returns the last events instead
         of the first. Raises NotFound.
         """
+        ...
+
+    async def events_of(
+        self, runs: Sequence[RunId], kind: RunEventKind, /
+    ) -> Mapping[RunId, Sequence[RunEvent]]:
+        """Returns the events of one kind of these runs, oldest first, without runs that have none."""
         ...
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:

@@ -39,9 +39,11 @@ from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.ports import port_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
+from hopyard.server.routes.run_facets import run_facet_endpoints
 from hopyard.server.routes.run_list import run_list_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.secrets import secret_endpoints
+from hopyard.server.routes.series import series_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.session import session_endpoints
 from hopyard.server.routes.streams import stream_endpoints
@@ -75,10 +77,12 @@ def all_endpoints(
         *attempt_endpoints(services),
         *blob_endpoints(services),
         *run_list_endpoints(services),
+        *run_facet_endpoints(services),
         *run_endpoints(services),
         *command_endpoints(services),
         *alert_endpoints(services),
         *stream_endpoints(services),
+        *series_endpoints(services),
         *file_endpoints(services),
         *media_endpoints(services),
         *console_endpoints(services, ConsoleAccess(services) if consoles is None else consoles),

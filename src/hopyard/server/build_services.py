@@ -54,6 +54,7 @@ from hopyard.server.visdom_runs import find_visdom_run
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.leaderboard import pin_best_checkpoint
 from hopyard.tracking.run_subscriptions import RunSubscriptions
+from hopyard.tracking.series_cache import SeriesCache
 
 
 async def build_services(
@@ -184,6 +185,7 @@ async def build_services(
         sessions=sessions,
         blobs=blobs,
         streams=streams,
+        series=SeriesCache(streams),
         tokens=tokens,
         token_connections=TokenConnections(access.list_tokens, now=clock.now, is_live_attempt=is_live),
         manifests=manifests,

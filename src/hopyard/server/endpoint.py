@@ -443,6 +443,7 @@ def _is_read_of_own_run(endpoint: Endpoint[Any, Any], caller: Caller, path: Mapp
     return is_own and endpoint.method == "GET"
 
 
+_MAX_QUERY_FIELDS = 256  # of a query: a hundred runs and a hundred names, with the rest
 # a larger body is joined and decoded in a thread, since its validation may take seconds
 _LARGE_BYTES = 256 * 1024
 _SEND_BYTES = 64 * 1024  # of a response, per write to the transport
@@ -521,7 +522,7 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     one, with the list of the known ones."""
     try:
         raw = request.scope["query_string"].decode("ascii")
-        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=64)
+        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS)
     except (ValueError, UnicodeDecodeError) as error:
         raise MalformedRequest("the query is not of the form `name=value&…` in UTF-8") from error
     known = _query_parameters(shape)

@@ -39,6 +39,7 @@ from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.token_connections import TokenConnections
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
+from hopyard.tracking.series_cache import SeriesCache
 
 ConnectPort = Callable[[AttemptId, int, int], Awaitable[PortStream]]
 ConnectConsole = Callable[[AttemptId, int], Awaitable[PortStream]]
@@ -88,6 +89,7 @@ class Services:
     sessions: SessionStore
     blobs: Blobs
     streams: Streams
+    series: SeriesCache
     tokens: TokenAuthenticator
     token_connections: TokenConnections
     manifests: ManifestCheck

@@ -27,7 +27,13 @@ _MAX_TAG_FILTERS = 32  # per request
 _TagFilter = Annotated[str, Meta(pattern=full_match(r"[^=\x00]+=[^\x00]*"), max_length=1400)]
 
 
-class ListQuery(RequestModel):
+class RunFilterQuery(RequestModel, kw_only=True):
+    """The filters of runs, which all must hold."""
+
+    id: Annotated[
+        tuple[Annotated[str, Meta(pattern=RUN_ID)], ...],
+        Meta(max_length=_MAX_SOURCES, description="repeatable: only these runs"),
+    ] = ()
     phase: (
         Annotated[
             str,
@@ -69,6 +75,9 @@ class ListQuery(RequestModel):
         ]
         | None
     ) = None
+
+
+class ListQuery(RunFilterQuery, kw_only=True):
     sort: (
         Annotated[
             str,
@@ -96,26 +105,16 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         """List runs, newest first, with the latest values of the first metrics. Rows are short: `env` and
         `environment.packages` of a spec are empty, `params`, `tags`, `summary`, `latest` and commands are
         truncated, and a study is a summary. `GET /runs/{id}` has everything. `where` and `sort` look at all
-        runs that match the other filters; pages of a sorted listing follow its order."""
+        runs that match the other filters; pages of a sorted listing follow its order. A page has all runs of
+        `id`, whatever its limit."""
         query = request.query
         if request.caller.run is not None and query.parent != request.caller.run:
             raise Forbidden(
                 "the token of a run lists its trials only", hints=("set `parent` to the run", RUN_TOKEN_HINT)
             )
-        where = RunFilter(
-            phases=_parse_phases(query.phase),
-            user=query.user,
-            project=query.project,
-            label=query.label,
-            tags=_parse_tags(query.tag),
-            dataset=query.dataset,
-            text=query.text,
-            parent=RunId(query.parent) if query.parent else None,
-            forked_from=frozenset(map(RunId, query.forked_from)) or None,
-            studies=bool(query.studies),
-            trials=bool(query.trials),
-            brief=True,
-            limit=query.limit,
+        where = replace(
+            to_filter(query),
+            limit=max(query.limit, len(query.id)),
             before=RunId(query.before) if query.before else None,
         )
         runs, more = await _list_page(services, where, query, listings)
@@ -150,6 +149,25 @@ async def _list_page(
     runs = await services.runs.list(RunFilter(ids=ids, limit=len(ids), brief=True)) if ids else []
     by_id = {run.id: run for run in runs}  # a run may have been removed since
     return [by_id[run] for run in selected.ids if run in by_id], selected.more
+
+
+def to_filter(query: RunFilterQuery) -> RunFilter:
+    """Returns the filter without the query `where`. Raises SpecError for contradicting tags."""
+    return RunFilter(
+        ids=frozenset(map(RunId, query.id)) or None,
+        phases=_parse_phases(query.phase),
+        user=query.user,
+        project=query.project,
+        label=query.label,
+        tags=_parse_tags(query.tag),
+        dataset=query.dataset,
+        text=query.text,
+        parent=RunId(query.parent) if query.parent else None,
+        forked_from=frozenset(map(RunId, query.forked_from)) or None,
+        studies=bool(query.studies),
+        trials=bool(query.trials),
+        brief=True,
+    )
 
 
 def _parse_tags(texts: Sequence[str]) -> dict[str, str]:

@@ -145,6 +145,13 @@ class MemoryRunStore:
             events if limit is None else events[max(0, len(events) - limit) :] if newest else events[:limit]
         )
 
+    async def events_of(
+        self, runs: Sequence[RunId], kind: RunEventKind, /
+    ) -> Mapping[RunId, Sequence[RunEvent]]:
+        rows = (self._state.runs[run] for run in runs if run in self._state.runs)
+        found = {row.id: [event for event in row.events if event.kind is kind] for row in rows}
+        return {run: events for run, events in found.items() if events}
+
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         row = self._get_row(run)
         if event not in row.events:

@@ -192,6 +192,25 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
+    async def events_of(
+        self, runs: Sequence[RunId], kind: RunEventKind, /
+    ) -> Mapping[RunId, Sequence[RunEvent]]:
+        def read(conn: Connection) -> dict[RunId, list[RunEvent]]:
+            found: dict[RunId, list[RunEvent]] = {}
+            query = (
+                select(run_events.c.run, run_events.c.at, run_events.c.detail)
+                .where(run_events.c.kind == str(kind))
+                .order_by(run_events.c.id)
+            )
+            for start in range(0, len(runs), IDS_PER_QUERY):
+                for run, at, detail in conn.execute(
+                    query.where(run_events.c.run.in_(runs[start : start + IDS_PER_QUERY]))
+                ):
+                    found.setdefault(RunId(run), []).append(RunEvent(from_us(at), kind, detail))
+            return found
+
+        return await self._database.read(read)
+
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         def write(conn: Connection) -> None:
             _get_run_row(conn, run)
