@@ -76,6 +76,7 @@ from hopyard.stores.disk_reserve import DiskReserves
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.audit import SqlAuditStore
 from hopyard.stores.sql.cluster import SqlClusterStore
+from hopyard.stores.sql.change_feed import SqlChangeFeed
 from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
@@ -305,6 +306,7 @@ async def serve(
             reservations=SqlReservationStore(database),
             usage=SqlUsageStore(database),
             audit=SqlAuditStore(database),
+            changes=SqlChangeFeed(database),
             storage=SqlStorageStore(database),
             storage_quota_bytes=settings.quotas.storage_bytes,
             stream_limits=StreamLimits(
@@ -382,6 +384,7 @@ async def serve(
             background = [
                 services.controller.run(),
                 notifier.run(),
+                services.events.run(),
                 IdleWatch(services, clock).run(),
                 *cleanups,
                 run_full_collections(clock),

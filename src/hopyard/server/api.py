@@ -31,6 +31,7 @@ from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.commands import command_endpoints
 from hopyard.server.routes.consoles import console_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
+from hopyard.server.routes.events import event_endpoints
 from hopyard.server.routes.files import file_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
 from hopyard.server.routes.media import media_endpoints
@@ -67,6 +68,7 @@ def all_endpoints(
         *blob_endpoints(services),
         *run_list_endpoints(services),
         *run_endpoints(services),
+        *event_endpoints(services),
         *command_endpoints(services),
         *alert_endpoints(services),
         *stream_endpoints(services),

@@ -36,6 +36,7 @@ from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.run_connections import RunConnections
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.token_connections import TokenConnections
+from hopyard.tracking.event_hub import EventHub
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
@@ -102,6 +103,7 @@ class Services:
     blob_collector: BlobCollector
     ingest: StreamIngest
     subscriptions: RunSubscriptions
+    events: EventHub
     now: Callable[[], datetime]
     on_run_ended: Callable[[Run], Awaitable[None]]
     request_shutdown: Callable[[], None]

@@ -137,7 +137,7 @@ class DeleteQuery(RequestModel):
 class UpdateIn(RequestModel):
     """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit), roles
     (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in) and untag
-    to every run. hold: false releases a held run."""
+    to every run, and archived to ended runs. hold: false releases a held run."""
 
     queue: Name | None = None
     priority: Priority | None = None
@@ -148,6 +148,7 @@ class UpdateIn(RequestModel):
     note: Annotated[str, Meta(max_length=4096, pattern=TEXT)] | None = None
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
     untag: Annotated[tuple[Key, ...], Meta(max_length=MAX_NAMES)] = ()
+    archived: bool | None = None
 
 
 class UpdatedOut(Struct, frozen=True):
@@ -315,6 +316,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             note=body.note,
             tags=body.tags,
             untag=body.untag,
+            archived=body.archived,
         )
         run, changes = await update_run(services, RunId(request.path["id"]), run_update, request.caller)
         return UpdatedOut(to_run_out(await with_readable_name(services.runs, run), request.caller), changes)
