@@ -39,15 +39,18 @@ from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.ports import port_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
+from hopyard.server.routes.run_batch import run_batch_endpoints
 from hopyard.server.routes.run_list import run_list_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.secrets import secret_endpoints
 from hopyard.server.routes.server import server_endpoints
+from hopyard.server.routes.stars import star_endpoints
 from hopyard.server.routes.streams import stream_endpoints
 from hopyard.server.routes.studies import study_endpoints
 from hopyard.server.routes.tokens import token_endpoints
 from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
+from hopyard.server.routes.views import view_endpoints
 from hopyard.server.routes.why import why_endpoints
 from hopyard.server.services import Services
 
@@ -69,6 +72,9 @@ def all_endpoints(
         *run_list_endpoints(services),
         *run_endpoints(services),
         *event_endpoints(services),
+        *run_batch_endpoints(services),
+        *star_endpoints(services),
+        *view_endpoints(services),
         *command_endpoints(services),
         *alert_endpoints(services),
         *stream_endpoints(services),

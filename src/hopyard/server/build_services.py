@@ -33,6 +33,7 @@ from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.saved_view_store import SavedViewStore
 from hopyard.interfaces.storage_store import StorageStore
 from hopyard.interfaces.streams import Streams
 from hopyard.interfaces.usage_store import UsageStore
@@ -68,6 +69,7 @@ async def build_services(
     queues: QueueStore,
     reservations: ReservationStore,
     usage: UsageStore,
+    saved_views: SavedViewStore,
     audit: AuditStore,
     changes: ChangeFeed,
     storage: StorageStore,
@@ -194,6 +196,7 @@ async def build_services(
         queue_cache=QueueCache(queues, now=clock.now, owner=owner),
         reservations=reservations,
         usage=usage,
+        saved_views=saved_views,
         audit=audit,
         storage=storage_quota,
         controller=controller,

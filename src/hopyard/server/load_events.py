@@ -16,7 +16,7 @@ from hopyard.interfaces.run_store import RunFilter, RunStore
 from hopyard.server.responses import encode
 from hopyard.server.schemas.events import EventOut, EventRunOut
 from hopyard.server.schemas.runs import encode_latest
-from hopyard.tracking.event_hub import STUDY_KIND, Event
+from hopyard.tracking.event_hub import Event
 from hopyard.tracking.ingest import StreamIngest
 
 _Latest = Mapping[str, tuple[int, float]]
@@ -78,9 +78,7 @@ def _encode(
 ) -> bytes:
     out = EventOut(kind, change.change, change.subject, change.detail, change.at)
     return encode(
-        out
-        if run is None
-        else EventOut(out.kind, out.change, out.subject, out.detail, change.at, run)
+        out if run is None else EventOut(out.kind, out.change, out.subject, out.detail, change.at, run)
     )
 
 

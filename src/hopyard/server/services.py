@@ -24,6 +24,7 @@ from hopyard.interfaces.engine import PortStream
 from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.saved_view_store import SavedViewStore
 from hopyard.interfaces.streams import Streams
 from hopyard.interfaces.usage_store import UsageStore
 from hopyard.server.authentication import TokenAuthenticator
@@ -96,6 +97,7 @@ class Services:
     queue_cache: QueueCache
     reservations: ReservationStore
     usage: UsageStore
+    saved_views: SavedViewStore
     audit: AuditStore
     storage: StorageQuota
     controller: Controller

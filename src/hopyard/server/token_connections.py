@@ -64,9 +64,7 @@ class TokenConnections:
         for user in {caller.user for caller, _, _ in self._open.values() if caller.attempt is None}:
             tokens = await self._list_tokens(user)
             now = self._now()
-            scopes = {
-                token.id: expand_scopes(token.scopes) for token in tokens if not token.is_expired(now)
-            }
+            scopes = {token.id: expand_scopes(token.scopes) for token in tokens if not token.is_expired(now)}
             for caller, abort, scope in list(self._open.values()):
                 if (
                     caller.attempt is None

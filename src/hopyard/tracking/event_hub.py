@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from hopyard.domain.change import Change, ChangeKind, Position, RunChange, latest_of_topics
+from hopyard.domain.ids import RunId
 from hopyard.domain.run_query import RunQuery, RunValues
 from hopyard.errors import HopyardError
 from hopyard.interfaces.change_feed import ChangeFeed
-from hopyard.domain.ids import RunId
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 STUDY_KIND = "study"
@@ -95,12 +95,15 @@ class EventClient:
     """The connection of one client. close: ends its events."""
 
     def __init__(self) -> None:
-        self.is_closed = False
+        self._has_ended = False
         self._woken = asyncio.Event()
 
     def close(self) -> None:
-        self.is_closed = True
+        self._has_ended = True
         self._woken.set()
+
+    def has_ended(self) -> bool:
+        return self._has_ended
 
     def wake(self) -> None:
         self._woken.set()
@@ -219,7 +222,7 @@ class EventHub:
         with self._register(client):
             position, is_complete = await self._start(after)
             yield [Sent(position, is_reset=not is_complete)]
-            while not client.is_closed:
+            while not client.has_ended():
                 client.clear()  # before the read: a change after it wakes the client again
                 before = position
                 for frequent in (False, True):
@@ -236,10 +239,10 @@ class EventHub:
                             accepted.append(Sent(position, event))
                     if accepted:
                         yield accepted
-                    if client.is_closed:
+                    if client.has_ended():
                         return
                     position = position.advance(*end, frequent=frequent)
-                if position == before and not client.is_closed and not await client.wait(HEARTBEAT_S):
+                if position == before and not client.has_ended() and not await client.wait(HEARTBEAT_S):
                     yield [Sent(position)]
 
     @contextmanager
@@ -310,7 +313,7 @@ class EventHub:
             if page.changes:
                 self._wake_clients()
             if len(page.changes) < _PAGE:
-                return
+                return None
 
     async def _publish_frequent(self) -> None:
         if self._head is None:

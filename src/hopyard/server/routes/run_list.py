@@ -8,10 +8,18 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
-from hopyard.config.schemas.fields import RUN_ID, TEXT, Name, RequestModel, full_match, word_list_pattern
+from hopyard.config.schemas.fields import (
+    RUN_ID,
+    TEXT,
+    Name,
+    RequestModel,
+    full_match,
+    word_list_pattern,
+    word_pattern,
+)
 from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
-from hopyard.domain.run_query import MAX_QUERY_LENGTH
+from hopyard.domain.run_query import MAX_QUERY_LENGTH, parse_query
 from hopyard.domain.spec_summary import truncate_values
 from hopyard.errors import Forbidden, SpecError
 from hopyard.interfaces.run_store import RunFilter
@@ -24,6 +32,7 @@ from hopyard.server.services import Services
 
 _MAX_SOURCES = 100  # per request
 _MAX_TAG_FILTERS = 32  # per request
+_ARCHIVED: Mapping[str, bool | None] = {"no": False, "only": True, "any": None}
 _TagFilter = Annotated[str, Meta(pattern=full_match(r"[^=\x00]+=[^\x00]*"), max_length=1400)]
 
 
@@ -58,6 +67,18 @@ class ListQuery(RequestModel):
     ] = ()
     studies: Annotated[int, Meta(ge=0, le=1, description="1: only studies")] = 0
     trials: Annotated[int, Meta(ge=0, le=1, description="0: without the runs of trials")] = 1
+    archived: (
+        Annotated[
+            str,
+            Meta(
+                pattern=word_pattern(_ARCHIVED),
+                description="whether the listing has archived runs; default: `no`, or `any` if `where` names "
+                "`archived`",
+            ),
+        ]
+        | None
+    ) = None
+    starred: Annotated[int, Meta(ge=0, le=1, description="1: only runs that the caller has starred")] = 0
     where: (
         Annotated[
             str,
@@ -114,6 +135,8 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             forked_from=frozenset(map(RunId, query.forked_from)) or None,
             studies=bool(query.studies),
             trials=bool(query.trials),
+            archived=_archived(query),
+            starred_by=request.caller.user if query.starred else None,
             brief=True,
             limit=query.limit,
             before=RunId(query.before) if query.before else None,
@@ -122,10 +145,12 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         page = await with_readable_names(services.runs, runs)
         latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id for run in page]))
         counts = await services.runs.count_trials([run.id for run in page if run.spec.study is not None])
+        starred = await services.runs.starred_of(request.caller.user, [run.id for run in page])
         rows = [
             to_run_out(
                 run,
                 request.caller,
+                starred=run.id in starred,
                 latest=encode_latest(truncate_values(latest[run.id])),
                 trials=trial_counts(run, counts),
             )
@@ -134,6 +159,16 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return RunsOut(rows, page[-1].id if page and more else None)
 
     return [Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, errors=(400, 409), auth="run")]
+
+
+def _archived(query: ListQuery) -> bool | None:
+    """Returns what `RunFilter.archived` is for the query. The trials of a study are complete."""
+    if query.archived is not None:
+        return _ARCHIVED[query.archived]
+    is_chosen = query.parent is not None or bool(query.forked_from) or bool(query.starred)
+    if is_chosen or (query.where is not None and "archived" in parse_query(query.where).names):
+        return None
+    return False
 
 
 async def _list_page(

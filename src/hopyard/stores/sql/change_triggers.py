@@ -52,19 +52,36 @@ def _run(
     )
 
 
+def _table(
+    name: str,
+    table: str,
+    event: str,
+    kind: ChangeKind,
+    subject: str,
+    columns: tuple[str, ...] = (),
+    *,
+    is_frequent: bool = False,
+) -> _Trigger:
+    change = TableChange.DELETED if event == "DELETE" else TableChange.CHANGED
+    return _Trigger(name, table, event, kind, change, subject, columns, is_frequent=is_frequent)
+
+
 _NAME = "OLD.user_name || '/' || OLD.project || '/' || OLD.number"
 _IS_ALERT = f"NEW.kind = '{RunEventKind.ALERT}'"
 _STEP = "CAST(NEW.step AS TEXT)"
+_PHASE = ("phase", "paused_at", "stop_requested")
+_VALUES = ("summary", "latest", "params")
+_RESERVATION = ChangeKind.RESERVATION
 _QUEUED = ("queue", "priority", "gang", "held_by")
 _TRIGGERS = (
     _run("submitted", "runs", "INSERT", RunChange.SUBMITTED, detail="NEW.phase"),
-    _run("phase", "runs", "UPDATE", RunChange.PHASE, ("phase", "paused_at", "stop_requested"), detail="NEW.phase"),
+    _run("phase", "runs", "UPDATE", RunChange.PHASE, _PHASE, detail="NEW.phase"),
     _run("request", "runs", "UPDATE", RunChange.REQUEST, _QUEUED, detail="NEW.queue"),
     _run("name", "runs", "UPDATE", RunChange.NAME, ("label",), detail="NEW.label"),
     _run("archived", "runs", "UPDATE", RunChange.ARCHIVED, ("archived",)),
     _run("deleted", "runs", "DELETE", RunChange.DELETED, detail=_NAME),
     _run("note", "run_contents", "UPDATE", RunChange.NOTE, ("note",)),
-    _run("values", "run_contents", "UPDATE", RunChange.VALUES, ("summary", "latest", "params"), is_frequent=True),
+    _run("values", "run_contents", "UPDATE", RunChange.VALUES, _VALUES, is_frequent=True),
     _run("tag_added", "run_tags", "INSERT", RunChange.TAGS),
     _run("tag_removed", "run_tags", "DELETE", RunChange.TAGS),
     _run("attempt", "attempts", "INSERT", RunChange.ATTEMPT, detail="NEW.phase"),
@@ -78,22 +95,14 @@ _TRIGGERS = (
     ),
     _run("alert", "run_events", "INSERT", RunChange.ALERT, detail="NEW.detail", condition=_IS_ALERT),
     _run("event", "run_events", "INSERT", RunChange.EVENT, detail="NEW.kind", condition=f"NOT {_IS_ALERT}"),
-    _Trigger("node", "nodes", "INSERT", ChangeKind.NODE, TableChange.CHANGED, "NEW.id", is_frequent=True),
-    _Trigger(
-        "node_changed", "nodes", "UPDATE", ChangeKind.NODE, TableChange.CHANGED, "NEW.id",
-        ("node", "cordoned"), is_frequent=True,
-    ),
-    _Trigger("node_removed", "nodes", "DELETE", ChangeKind.NODE, TableChange.DELETED, "OLD.id", is_frequent=True),
-    _Trigger("queues", "queue_tree", "INSERT", ChangeKind.QUEUES, TableChange.CHANGED, "''"),
-    _Trigger("queues_changed", "queue_tree", "UPDATE", ChangeKind.QUEUES, TableChange.CHANGED, "''", ("tree",)),
-    _Trigger("reservation", "reservations", "INSERT", ChangeKind.RESERVATION, TableChange.CHANGED, "NEW.name"),
-    _Trigger(
-        "reservation_changed", "reservations", "UPDATE", ChangeKind.RESERVATION, TableChange.CHANGED,
-        "NEW.name", ("reservation",),
-    ),
-    _Trigger(
-        "reservation_removed", "reservations", "DELETE", ChangeKind.RESERVATION, TableChange.DELETED, "OLD.name"
-    ),
+    _table("node", "nodes", "INSERT", ChangeKind.NODE, "NEW.id", is_frequent=True),
+    _table("node_changed", "nodes", "UPDATE", ChangeKind.NODE, "NEW.id", ("node", "cordoned"), is_frequent=True),
+    _table("node_removed", "nodes", "DELETE", ChangeKind.NODE, "OLD.id", is_frequent=True),
+    _table("queues", "queue_tree", "INSERT", ChangeKind.QUEUES, "''"),
+    _table("queues_changed", "queue_tree", "UPDATE", ChangeKind.QUEUES, "''", ("tree",)),
+    _table("reservation", "reservations", "INSERT", _RESERVATION, "NEW.name"),
+    _table("reservation_changed", "reservations", "UPDATE", _RESERVATION, "NEW.name", ("reservation",)),
+    _table("reservation_removed", "reservations", "DELETE", _RESERVATION, "OLD.name"),
 )  # fmt: skip
 
 

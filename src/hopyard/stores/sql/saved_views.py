@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Row, delete, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select
 
 from hopyard.domain.saved_view import MAX_VIEWS, SavedView
 from hopyard.errors import Conflict, NotFound
@@ -69,7 +69,7 @@ class SqlSavedViewStore:
         await self._database.write(write, vital=True)
 
 
-def _key(user: str, name: str) -> tuple[bool, bool]:
+def _key(user: str, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return saved_views.c.user_name == user, saved_views.c.name == name
 
 

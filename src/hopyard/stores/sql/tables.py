@@ -505,8 +505,8 @@ audit = Table(
     Index("audit_user", "user_name", "id"),
 )
 
-# What changed, in the order of the commits. The triggers of `change_triggers` add the rows, and the oldest are
-# removed.
+# What changed, in the order of the commits. The triggers of `change_triggers` add the rows, and
+# the oldest are removed.
 changes = Table(
     "changes",
     metadata,
