@@ -162,6 +162,39 @@ class BandOut(TypedDict):
     mid_at: str
 
 
+class BatchIn(TypedDict):
+    """action: what to do with each run; `tag` adds `tags` and removes those of `untag` that a run has.
+    grace_s: of a stop. force: a deletion ends live runs first. dry_run: of a deletion; nothing is
+    deleted."""
+
+    action: Literal["archive", "delete", "star", "stop", "tag", "unarchive", "unstar"]
+    dry_run: NotRequired[bool]
+    force: NotRequired[bool]
+    grace_s: NotRequired[float]
+    runs: Sequence[str]
+    tags: NotRequired[Mapping[str, str] | None]
+    untag: NotRequired[Sequence[str]]
+
+
+class BatchOut(TypedDict):
+    """results: in the order of the request, each run once. frees_bytes: of a deletion, about how many
+    bytes it frees: streams, and trees that only these runs and their trials refer to."""
+
+    frees_bytes: NotRequired[int]
+    results: list[BatchResultOut]
+
+
+class BatchResultOut(TypedDict):
+    """done: whether the run is now as requested. changes: what changed; empty if nothing had to. error:
+    why it was refused."""
+
+    changes: list[str]
+    done: bool
+    error: ErrorDetail | None
+    id: str
+    name: str | None
+
+
 class BeginningIn(TypedDict):
     """The state that a fork trains on: `POST /runs/{id}/fork` says it."""
 
@@ -1283,14 +1316,14 @@ class RunFolderIn(TypedDict):
 
 
 class RunOut(TypedDict):
-    """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
-    responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
-    summary, latest: values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`. stopped_by:
-    the user who requested the stop, if the audit log has a record. trials: for a study, the number of its
-    trials by phase, without empty phases. machine_env: the environment variables that its processes
-    inherited from the machine; null replaces a value that may be secret. forked_from_name: for a fork,
-    the name of the source run; null if that was removed. pinned, not_inherited, queue_gone: in the
-    response to a submission. pinned: versions of other users that were pinned as the newest.
+    """A run. `name` has the form `user/project/number`. starred, latest, attempts, events and progress
+    are in the responses of some paths only. spec: values of `env` are `***` for all callers except the
+    run's user. summary, latest: values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`.
+    stopped_by: the user who requested the stop, if the audit log has a record. trials: for a study, the
+    number of its trials by phase, without empty phases. machine_env: the environment variables that its
+    processes inherited from the machine; null replaces a value that may be secret. forked_from_name: for
+    a fork, the name of the source run; null if that was removed. pinned, not_inherited, queue_gone: in
+    the response to a submission. pinned: versions of other users that were pinned as the newest.
     not_inherited: variables and secrets of the source run that another user's fork does not inherit.
     queue_gone: the queue of the source run, if it was removed. elsewhere: sentences about attempts whose
     output, checkpoints and files another server of the database stores. synced_at: for a run that was
@@ -1301,6 +1334,7 @@ class RunOut(TypedDict):
     values had no effect; with the events. events: promised starts, broken promises with the reason, and
     preemption requests."""
 
+    archived: bool
     artifact: str | None
     attempt: Attempt | None
     attempts: NotRequired[list[Attempt]]
@@ -1334,6 +1368,7 @@ class RunOut(TypedDict):
     run_folder_bytes: int
     served_s: float
     spec: RunSpec
+    starred: NotRequired[bool]
     started_at: str | None
     stop_requested: bool
     stopped_by: NotRequired[str | None]
@@ -1751,8 +1786,9 @@ class UniformIn(TypedDict):
 class UpdateIn(TypedDict):
     """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit),
     roles (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in)
-    and untag to every run. hold: false releases a held run."""
+    and untag to every run, and archived to ended runs. hold: false releases a held run."""
 
+    archived: NotRequired[bool | None]
     hold: NotRequired[bool | None]
     label: NotRequired[str | None]
     note: NotRequired[str | None]
@@ -1846,6 +1882,32 @@ class VersionsOut(TypedDict):
 
     next: int | None
     versions: list[DatasetVersion]
+
+
+class ViewIn(TypedDict):
+    """view: a JSON object whose fields the client defines, such as filter, sort, group, columns and page.
+    shared: every user may read it."""
+
+    shared: NotRequired[bool]
+    view: JsonObject
+
+
+class ViewOut(TypedDict):
+    """view: as it was stored."""
+
+    name: str
+    shared: bool
+    updated_at: str
+    user: str
+    view: JsonObject
+
+
+class ViewsOut(TypedDict):
+    """The caller's views, then the shared ones of others. next: `after` of the next page; null at the
+    end."""
+
+    next: str | None
+    views: list[ViewOut]
 
 
 class WhatIfOut(TypedDict):

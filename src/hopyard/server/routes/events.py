@@ -24,7 +24,7 @@ _KINDS = tuple(kind for kind in get_args(EventKind) if kind not in ("open", "res
 _EVENT_STREAM = "text/event-stream"
 
 
-class EventsQuery(RequestModel):
+class EventStreamQuery(RequestModel):
     after: Annotated[
         str,
         Meta(
@@ -62,7 +62,7 @@ class EventsQuery(RequestModel):
 
 
 def event_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def events(request: ApiRequest[EventsQuery, Empty]) -> Response:
+    async def events(request: ApiRequest[EventStreamQuery, Empty]) -> Response:
         """Follow what changes: runs, studies, nodes, queues and reservations. The response is a stream of
         server-sent events (`text/event-stream`); `data` of each is an EventOut as JSON.
 
@@ -98,7 +98,7 @@ def event_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             "GET",
             "/events",
             events,
-            EventsQuery,
+            EventStreamQuery,
             returns=BinaryBody("server-sent events", _EVENT_STREAM),
             errors=(400,),
         )

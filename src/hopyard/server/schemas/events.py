@@ -16,7 +16,8 @@ EventKind = Literal["open", "reset", "run", "study", "node", "queues", "reservat
 
 
 class EventRunOut(Struct, frozen=True):
-    """The short state of a run when the event was sent. Its values are truncated as in a listing. attempt: the number of the newest attempt, 0 before the first."""
+    """The short state of a run when the event was sent; its values are truncated as in a listing. attempt:
+    the number of the newest attempt, 0 before the first."""
 
     id: str
     name: str

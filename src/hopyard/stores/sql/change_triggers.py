@@ -71,6 +71,7 @@ _IS_ALERT = f"NEW.kind = '{RunEventKind.ALERT}'"
 _STEP = "CAST(NEW.step AS TEXT)"
 _PHASE = ("phase", "paused_at", "stop_requested")
 _VALUES = ("summary", "latest", "params")
+_NODE = ("node", "cordoned")
 _RESERVATION = ChangeKind.RESERVATION
 _QUEUED = ("queue", "priority", "gang", "held_by")
 _TRIGGERS = (
@@ -96,12 +97,14 @@ _TRIGGERS = (
     _run("alert", "run_events", "INSERT", RunChange.ALERT, detail="NEW.detail", condition=_IS_ALERT),
     _run("event", "run_events", "INSERT", RunChange.EVENT, detail="NEW.kind", condition=f"NOT {_IS_ALERT}"),
     _table("node", "nodes", "INSERT", ChangeKind.NODE, "NEW.id", is_frequent=True),
-    _table("node_changed", "nodes", "UPDATE", ChangeKind.NODE, "NEW.id", ("node", "cordoned"), is_frequent=True),
+    _table("node_changed", "nodes", "UPDATE", ChangeKind.NODE, "NEW.id", _NODE, is_frequent=True),
     _table("node_removed", "nodes", "DELETE", ChangeKind.NODE, "OLD.id", is_frequent=True),
     _table("queues", "queue_tree", "INSERT", ChangeKind.QUEUES, "''"),
     _table("queues_changed", "queue_tree", "UPDATE", ChangeKind.QUEUES, "''", ("tree",)),
     _table("reservation", "reservations", "INSERT", _RESERVATION, "NEW.name"),
-    _table("reservation_changed", "reservations", "UPDATE", _RESERVATION, "NEW.name", ("reservation",)),
+    _table(
+        "reservation_changed", "reservations", "UPDATE", _RESERVATION, "NEW.name", ("reservation",)
+    ),
     _table("reservation_removed", "reservations", "DELETE", _RESERVATION, "OLD.name"),
 )  # fmt: skip
 
