@@ -12,6 +12,7 @@ import click
 
 from hopyard.cli.options import complete_run
 from hopyard.cli.terminal import console
+from hopyard.domain.change import RunChange
 from hopyard.domain.text import first_line
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _KINDS = ("run", "study", "node", "queues", "reservation")
     "--change",
     "changes",
     multiple=True,
+    type=click.Choice([*RunChange, "changed"]),
     metavar="NAME",
     help="Only this change, such as phase, values or checkpoint (repeatable).",
 )

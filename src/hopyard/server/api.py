@@ -70,9 +70,9 @@ def all_endpoints(
         *attempt_endpoints(services),
         *blob_endpoints(services),
         *run_list_endpoints(services),
+        *run_batch_endpoints(services),  # before the path of a single run
         *run_endpoints(services),
         *event_endpoints(services),
-        *run_batch_endpoints(services),
         *star_endpoints(services),
         *view_endpoints(services),
         *command_endpoints(services),

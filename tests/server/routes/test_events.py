@@ -110,9 +110,7 @@ def test_filters_select_runs_and_kinds(tmp_path: Path) -> None:
                 assert (await of_query.next())["subject"] == wanted["id"]
                 await api.request("PUT", "/queues", {"tree": {"queues": {"a": {}}}})
                 assert (await of_queues.next())["kind"] == "queues"
-                await api.services.access.add_token(
-                    "bob", "h" * 64, now=api.services.now(), name="x"
-                )
+                await api.services.access.add_token("bob", "h" * 64, now=api.services.now(), name="x")
             for text, word in (("where", "label ="), ("after", "7"), ("kind", "dog")):
                 response = await api.send("GET", "/events", **{text: word})
                 assert response.status_code == 400, text
