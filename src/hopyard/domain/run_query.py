@@ -28,7 +28,7 @@ TIME_FIELDS = ("submitted", "started", "ended")  # seconds since 1970
 DURATION_FIELDS = ("age", "took")  # seconds
 FIELDS = (
     *("name", "id", "user", "project", "number", "label", "phase", "queue", "priority", "dataset", "script"),
-    *("reason", "note", *DURATION_FIELDS, *TIME_FIELDS),
+    *("reason", "note", "archived", *DURATION_FIELDS, *TIME_FIELDS),
 )
 PREFIXES = ("params", "metrics", "summary", "tags")
 _ALIASES = {
@@ -120,6 +120,7 @@ def run_fields(
     script: str,
     reason: str,
     note: str,
+    archived: bool,
     submitted_at: datetime,
     started_at: datetime | None,
     ended_at: datetime | None,
@@ -144,6 +145,7 @@ def run_fields(
         "script": script.partition(":")[2] or None,
         "reason": reason or None,
         "note": note or None,
+        "archived": archived,
         "age": (now - submitted_at).total_seconds(),
         "took": took if started_at is not None else None,
         "submitted": submitted_at.timestamp(),
@@ -166,6 +168,7 @@ def run_values(run: Run, latest: Mapping[str, tuple[int, float]], *, now: dateti
         script=spec.script,
         reason="" if run.exit is None else run.exit.reason,
         note=run.note,
+        archived=run.archived,
         submitted_at=run.submitted_at,
         started_at=run.started_at,
         ended_at=run.ended_at,

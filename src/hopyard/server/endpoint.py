@@ -193,6 +193,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "queue": (NAME_PATTERN, "a queue's name"),
     "reservation": (NAME_PATTERN, "a reservation's name"),
     "secret": (VARIABLE_PATTERN, "a secret's name"),
+    "view": (r"[^/?#%&=.\x00-\x20\x7f][^/?#%&=\x00-\x1f\x7f]{0,127}", "the name of a view"),
     "token": (r"[0-9a-f]{12}", "a token's id"),
     "user": (NAME_PATTERN, "a user's name"),
     "project": (NAME_PATTERN, "a project's name"),
@@ -317,7 +318,7 @@ class EndpointResource:
         abort = scope.get("state", {}).get(ABORT_KEY)
         if abort is None or not caller.token or "content-length" in response.headers:
             return nullcontext()
-        return self._request_guard.connections.opened(caller, abort, Scope.READ)
+        return self._request_guard.connections.opened(caller, abort, scope=Scope.READ)
 
     async def _respond(
         self,

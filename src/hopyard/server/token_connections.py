@@ -1,4 +1,4 @@
-"""The open connections to ports and consoles, and streamed responses, by the token of their user.
+"""The open connections to ports and consoles, streamed responses and events, by the token of their user.
 
 A connection may stay open for days. It ends when its token is revoked, expires, or its user is removed. That
 of a run ends with the run.
@@ -37,10 +37,10 @@ class TokenConnections:
 
     @contextmanager
     def opened(
-        self, caller: Caller, abort: Callable[[], None], scope: Scope = Scope.SUBMIT
+        self, caller: Caller, abort: Callable[[], None], *, scope: Scope = Scope.SUBMIT
     ) -> Iterator[None]:
-        """Calls `abort` once the caller's token is no longer valid, until the end of the context. scope: that
-        the token needs."""
+        """Calls `abort` once the caller's token is no longer valid, or has not this scope, until the end of
+        the context."""
         key = object()
         self._open[key] = caller, abort, scope
         if self._checks is None:
@@ -66,7 +66,11 @@ class TokenConnections:
             now = self._now()
             scopes = {token.id: expand_scopes(token.scopes) for token in tokens if not token.is_expired(now)}
             for caller, abort, scope in list(self._open.values()):
-                if caller.user == user and scope not in scopes.get(caller.token, ()):
+                if (
+                    caller.attempt is None
+                    and caller.user == user
+                    and scope not in scopes.get(caller.token, ())
+                ):
                     abort()
 
     async def _check_periodically(self) -> None:

@@ -106,7 +106,9 @@ def run_facet_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         listing truncates are counted as truncated."""
         query = request.query
         found = FacetCounts(tuple(dict.fromkeys(query.by)))
-        await count_runs(services.runs, to_filter(query), query.where, found, now=services.now())
+        await count_runs(
+            services.runs, to_filter(query, request.caller.user), query.where, found, now=services.now()
+        )
         return RunCountsOut(
             found.total,
             [
@@ -125,7 +127,9 @@ def run_facet_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         the number of runs that have each."""
         query = request.query
         found = NameCounts()
-        await count_runs(services.runs, to_filter(query), query.where, found, now=services.now())
+        await count_runs(
+            services.runs, to_filter(query, request.caller.user), query.where, found, now=services.now()
+        )
         kinds = [
             [
                 NameCountOut(name, count)
