@@ -303,6 +303,7 @@ LISTINGS = [
         ("repl", "{run}", "-c", "1"),
         ("shell", "{run}"),
         ("info", "nothing-like-it"),
+        ("events", "--run", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),
         ("queue", "info", "nothing"),

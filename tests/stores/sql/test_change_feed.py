@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from sqlalchemy import delete, text
@@ -138,7 +137,6 @@ async def test_triggers_can_be_created_again(database: Database) -> None:
     before = await feed.newest()
     await stores_over(database).runs.create([new_run()], now=time_at(0))
     assert len(await changes_after(feed, before)) == 1, "one trigger each"
-    assert (await changes_after(feed, before))[0].at - time_at(0) > timedelta(0)
 
 
 def _insert_and_fail(conn: object) -> None:
