@@ -48,7 +48,7 @@ class Containers:
             state = self.service.api.get(f"{_API}/containers/{name}/json")["State"]
         except ContainerError:
             return 0
-        return int(state["ConmonPid" if part == "conmon" else "Pid"])
+        return int(state.get("ConmonPid" if part == "conmon" else "Pid", 0))
 
     def leftovers(self) -> list[str]:
         """Returns the containers and networks of the home, the monitors, and the bridges without a network.
