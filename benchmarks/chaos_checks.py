@@ -156,12 +156,14 @@ def metric_violations(round: Round) -> list[str]:
 
 
 def command_violations(round: Round) -> list[str]:
-    """Checks that each command was applied at most once, and by all ranks at the same step."""
-    found, ledger = list[str](), read_ledger(round)
+    """Checks that each command was applied at most once, and by all ranks at the same step. A process that
+    was started again repeats steps with the newest rate, and follows the others."""
+    fault, found, ledger = round.fault, list[str](), read_ledger(round)
+    follower = fault.rank if (fault.mode, fault.part) == ("restarts", "script") else -1
     for number in {attempt for attempt, _ in ledger}:
         rates: dict[int, set[float]] = {}
         for rank in range(round.replicas):
-            for line in ledger.get((number, rank), []):
+            for line in ledger.get((number, rank), [])[-1 if rank == follower else 0 :]:
                 rates.setdefault(line["step"], set()).add(line["lr"])
         mixed = {step: sorted(values) for step, values in rates.items() if len(values) > 1}
         if mixed:

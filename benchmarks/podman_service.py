@@ -67,6 +67,7 @@ class PodmanService:
         self._state = Path(tempfile.mkdtemp(prefix="podman-", dir="/tmp"))
         self.command = ("podman", "--root", str(self.storage), "--runroot", str(self._state))
         self.api = EngineApi(self.socket)
+        self._environment = {**os.environ, **self.variables}  # not that of a home that begins later
         self._service: subprocess.Popen[bytes] | None = None
 
     @property
@@ -113,8 +114,9 @@ class PodmanService:
 
     def end(self) -> None:
         """Removes all containers of this storage, and ends the service and its monitors."""
-        environment = self._environment
-        subprocess.run([*self.command, "rm", "-fa", "-t0"], env=environment, check=False, capture_output=True)
+        subprocess.run(
+            [*self.command, "rm", "-fa", "-t0"], env=self._environment, check=False, capture_output=True
+        )
         if self._service is not None:
             if self._service.poll() is None:
                 os.killpg(self._service.pid, signal.SIGTERM)
@@ -134,10 +136,6 @@ class PodmanService:
             ):
                 found.append(process)
         return found
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, **self.variables}
 
 
 def _write_image(archive: Path) -> None:
