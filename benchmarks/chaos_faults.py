@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import socket
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -250,6 +251,9 @@ def disconnect(pid: int) -> int:
                 if ctypes.get_errno() == 1:
                     raise PermissionError("sockets of other processes cannot be shut down here")
                 continue  # closed meanwhile
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # the number is used again meanwhile
+                os.close(descriptor)
+                continue
             with socket.socket(fileno=descriptor) as connection, suppress(OSError):
                 connection.getpeername()  # a listening socket stays
                 connection.shutdown(socket.SHUT_RDWR)
