@@ -181,7 +181,7 @@ def test_hundred_queued_runs_end_and_start_only_once(server_home: ServerHome) ->
     def started() -> int:
         return len(seen.read_text().splitlines()) if seen.exists() else 0
 
-    for _ in range(8):  # a slow machine ends few runs between two kills
+    for _ in range(25):  # a slow machine ends few runs between two kills
         if all_ended():
             break
         time.sleep(moment.random() * 0.6)
