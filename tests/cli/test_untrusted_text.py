@@ -306,6 +306,7 @@ LISTINGS = [
         ("events", "--run", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),
+        ("ui", "--print"),
         ("queue", "info", "nothing"),
         ("stop", "{failed}"),
         ("pause", "{failed}"),

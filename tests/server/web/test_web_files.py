@@ -15,7 +15,9 @@ from tests.server.api_server import TOKEN, ApiServer, run_scenario
 
 INDEX = b"<!doctype html><title>Hopyard</title><script type=module src=/assets/app-1a2b.js></script>"
 SCRIPT = b"document.title = 'loaded';\n" * 50
-PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+STYLE = b"body { margin: 0 }\n" * 50
+ICON = b"<svg xmlns='http://www.w3.org/2000/svg'>" + b"<g></g>" * 50 + b"</svg>"
+PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Accept-Encoding": "identity"}
 
 
 def build_files(folder: Path) -> Path:
@@ -23,18 +25,19 @@ def build_files(folder: Path) -> Path:
     files = folder / "web"
     (files / "assets").mkdir(parents=True)
     (files / "index.html").write_bytes(INDEX)
-    (files / "icon.svg").write_bytes(b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+    (files / "icon.svg").write_bytes(ICON)
     (files / ".hidden").write_bytes(b"hidden")
     (files / "assets" / "app-1a2b.js").write_bytes(SCRIPT)
     (files / "assets" / "app-1a2b.js.gz").write_bytes(gzip.compress(SCRIPT))
     (files / "assets" / "app-1a2b.js.br").write_bytes(b"brotli")
-    (files / "assets" / "style-3c.css").write_bytes(b"body {}")
+    (files / "assets" / "style-3c.css").write_bytes(STYLE)
     (folder / "secret.txt").write_bytes(b"secret")
     (files / "link.txt").symlink_to(folder / "secret.txt")
     return files
 
 
 async def get(api: ApiServer, path: str, **headers: str) -> httpx.Response:
+    headers.setdefault("Accept_Encoding", "identity")
     return await api.http.get(path, headers={name.replace("_", "-"): text for name, text in headers.items()})
 
 
@@ -69,6 +72,13 @@ def test_page_and_assets_are_served_with_their_headers(tmp_path: Path) -> None:
             assert asset.headers["vary"] == "Accept-Encoding"
             if stored != "br":
                 assert asset.content == SCRIPT
+        for path, size in (("/assets/style-3c.css", len(STYLE)), ("/icon.svg", len(ICON))):
+            small, plain = await get(api, path, Accept_Encoding="br, gzip"), await get(api, path)
+            assert (small.headers["content-encoding"], len(plain.content)) == ("gzip", size)
+            assert small.content == plain.content and int(small.headers["content-length"]) < size
+            assert small.headers["etag"] != plain.headers["etag"]
+            again = await get(api, path, Accept_Encoding="gzip", If_None_Match=small.headers["etag"])
+            assert again.status_code == 304, "compressed to the same bytes each time"
 
     run_scenario(tmp_path, scenario, loops=False, web_folder=build_files(tmp_path))
 
