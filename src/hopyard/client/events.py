@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from hopyard.api_client.client import Client
 from hopyard.client.follow import FaultTimeout, reconnect_client
@@ -80,7 +80,7 @@ class EventFollower:
                 if name == b"id":
                     cursor = value.decode()
                 elif name == b"data":
-                    event: Event = {"at": None, "run": None, **json.loads(value)}
+                    event = cast("Event", {"at": None, "run": None, **json.loads(value)})
                     self.cursor = cursor
                     if event["kind"] != "open":
                         yield event
