@@ -80,7 +80,7 @@ class EventFollower:
                 if name == b"id":
                     cursor = value.decode()
                 elif name == b"data":
-                    event = cast(Event, {"at": None, "run": None, **json.loads(value)})
+                    event = cast("Event", {"at": None, "run": None, **json.loads(value)})
                     self.cursor = cursor
                     if event["kind"] != "open":
                         yield event

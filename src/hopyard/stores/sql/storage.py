@@ -154,13 +154,13 @@ def _trees_only_of(conn: Connection, run_ids: Sequence[RunId]) -> dict[str, int]
     for start in range(0, len(run_ids), IDS_PER_QUERY):
         page = run_ids[start : start + IDS_PER_QUERY]
         saved = select(checkpoints.c.manifest, checkpoints.c.size_bytes).where(checkpoints.c.run.in_(page))
-        sizes.update((manifest, size) for manifest, size in conn.execute(saved))
+        sizes |= dict(conn.execute(saved).tuples().all())
         for column in _TREE_COLUMNS:
             kept = select(tree_sizes.c.manifest, tree_sizes.c.size_bytes).join(
                 run_contents, tree_sizes.c.manifest == column
             )
-            found = conn.execute(kept.where(run_contents.c.run.in_(page)))
-            sizes.update((manifest, size) for manifest, size in found)
+            kept = kept.where(run_contents.c.run.in_(page))
+            sizes |= dict(conn.execute(kept).tuples().all())
     own, manifests = set(run_ids), sorted(sizes)
     for start in range(0, len(manifests), IDS_PER_QUERY):
         page_of_trees = manifests[start : start + IDS_PER_QUERY]
