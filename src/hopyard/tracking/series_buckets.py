@@ -37,7 +37,8 @@ class Buckets:
     @property
     def last(self) -> Positions:
         """The position of the last point."""
-        return self._positions[self._starts + self.counts - 1]
+        last: Positions = self._positions[self._starts + self.counts - 1]
+        return last
 
     @cached_property
     def lowest(self) -> Floats:
@@ -80,7 +81,8 @@ class Buckets:
                 parts = np.add.reduceat(numbers / np.repeat(counts, self.counts), starts)
                 means = np.where(overflowed, parts, means)
         # rounding may exceed them
-        return np.minimum(np.maximum(means, self.lowest), self.highest)
+        bounded: Floats = np.minimum(np.maximum(means, self.lowest), self.highest)
+        return bounded
 
     def _first_places(self, extremes: Floats) -> Positions:
         equal = np.flatnonzero(self._selected == np.repeat(extremes, self.counts))
