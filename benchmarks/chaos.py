@@ -4,31 +4,41 @@
 
 Each round is one run on two declared nodes and one fault: SIGKILL, SIGSTOP for a while, or the shutdown of
 all connections of a replica, of the process of a rank, of the process beside a replica that ends orphans, of
-the server, or of the spawner. It comes while the run starts, trains, saves a checkpoint, is paused, is
-preempted, or has a command pending. Afterwards `chaos_checks` compares the run with what its scripts wrote
-themselves. Exits with 1 after a violation; each one names the command that replays its round alone.
+the server, or of the spawner. In other rounds the replicas run in containers, under torchrun, or with a
+restart policy; then faults also hit Podman's service, a container, its monitor, or a process of torchrun. It
+comes while the run starts, trains, saves a checkpoint, is paused, is preempted, releases its resources, or
+has a command or an evaluation of `hop repl` pending. Afterwards `chaos_checks` compares the run with what its
+scripts wrote themselves. Exits with 1 after a violation; each one names the command that replays its round
+alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
 from benchmarks import chaos_checks as checks
-from benchmarks.chaos_faults import Fault, find_process, inject, schedule, thaw
+from benchmarks.chaos_containers import Containers, podman_service
+from benchmarks.chaos_faults import FAULTS, Fault, find_process, inject, schedule, thaw
 from benchmarks.harness import say
-from benchmarks.local_server import FINAL, LocalServer, gone_or_zombie, local_server
+from benchmarks.local_server import FINAL, LocalServer, gone_or_zombie, hop_command, local_server
+from benchmarks.podman_service import IMAGE, missing_programs
 from hopyard.domain.ids import Digest
 from hopyard.errors import HopyardError, ServerUnavailable
 
@@ -38,8 +48,20 @@ SETTINGS = {
         {"id": name, "cpus": 2, "memory": "4G", "gpus": "A100:2", "labels": {"rack": name}} for name in "ab"
     ]
 }
+ROLES: dict[str, dict[str, Any]] = {
+    "processes": {},
+    "containers": {"image": IMAGE},
+    "torchrun": {"launcher": "torchrun", "processes": 1},
+    "restarts": {"restart": {"mode": "on-failure", "limit": 3, "backoff_s": 0.2}},
+}
 RATES = (0.5, 0.25)  # that the commands set
 BEFORE_FAULT = 3  # steps of the training before the phases that need one
+EVALUATED = """
+import pathlib as _pathlib, time as _time
+_pathlib.Path(p.ledger, "evaluating").touch()
+_time.sleep(0.7)
+step, total.value
+"""
 SCRIPT = Path(__file__).with_name("chaos_training.py")
 Result = TypeVar("Result")
 
@@ -49,10 +71,15 @@ class Stuck(Exception):
 
 
 class Chaos:
-    """The rounds on one server. patience_s: the longest wait for anything in a round."""
+    """The rounds on one server. ledgers: the folder of what the scripts write. patience_s: the longest wait
+    for anything in a round."""
 
-    def __init__(self, server: LocalServer, folder: Path, patience_s: float) -> None:
-        self.server, self.folder, self.patience_s = server, folder, patience_s
+    def __init__(
+        self, server: LocalServer, ledgers: Path, patience_s: float, containers: Containers | None
+    ) -> None:
+        self.server, self.ledgers, self.patience_s = server, ledgers, patience_s
+        self.containers = containers
+        self._prompt: subprocess.Popen[str] | None = None
         self.code: Digest = server.upload({"train.py": SCRIPT.read_text(), "urgent.py": "print('done')\n"})
 
     # -- requests and waits ----------------------------------------------------------------------------------
@@ -92,17 +119,21 @@ class Chaos:
 
     def play(self, fault: Fault) -> tuple[str, list[str]]:
         """Returns the outcome of a round and its violations."""
-        ledger = self.folder / f"ledger-{fault.number}"
+        ledger = self.ledgers / str(fault.number)
         ledger.mkdir()
         try:
             round = self._run(fault, ledger)
         except (Stuck, HopyardError) as stuck:
             thaw(self.server)
             return "stuck", [str(stuck)]
+        finally:
+            if self._prompt is not None and self._prompt.poll() is None:
+                self._prompt.kill()
         violations = [
             *checks.end_violations(round),
             *checks.metric_violations(round),
             *checks.command_violations(round),
+            *checks.evaluation_violations(round),
             *checks.checkpoint_violations(self.server, round, ledger),
         ]
         leftovers: dict[str, Callable[[], list[str]]] = {
@@ -110,17 +141,21 @@ class Chaos:
             "not given back": lambda: checks.held_resources(self.get("/nodes")["nodes"]),
             "folders are left": lambda: [str(path) for path in self.server.home.attempts.glob("[!.]*")],
         }
+        if self.containers is not None:
+            leftovers["of containers are left"] = self.containers.leftovers
         for description, find in leftovers.items():
             if self.remain(find):
                 violations.append(f"{description}: {'; '.join(find())}")
         return round.outcome + ("" if round.is_hit else " (there was no such process)"), violations
 
     def _run(self, fault: Fault, ledger: Path) -> checks.Round:
-        run = self._submit(["python", "train.py"], {"ledger": str(ledger)}, mark=str(ledger))
+        self._prompt = None
+        run = self._submit(["python", "train.py"], {"ledger": str(ledger)}, mark=str(ledger), mode=fault.mode)
         accepted, urgent = self._enter_phase(fault, run, ledger)
         time.sleep(fault.delay_s)
         is_hit = self._inject(fault, run)
         ended = self._finish(fault, run, ledger, urgent)
+        evaluation = self._end_evaluation()
         series = {
             rank: self.get(f"/runs/{run}/metrics", names="total,lr", rank=rank)["series"]
             for rank in range(REPLICAS)
@@ -140,15 +175,23 @@ class Chaos:
             replicas=REPLICAS,
             is_hit=is_hit,
             accepted=accepted,
+            evaluation=evaluation,
         )
 
     def _submit(
-        self, command: Sequence[str], params: dict[str, Any], *, mark: str, priority: int = 50
+        self,
+        command: Sequence[str],
+        params: dict[str, Any],
+        *,
+        mark: str,
+        mode: str = "processes",
+        priority: int = 50,
     ) -> str:
         role = {
             "command": list(command),
             "replicas": REPLICAS,
             "resources": {"cpu_milli": 1000, "gpus": 1},
+            **ROLES[mode],
         }
         spec = {
             "project": "chaos",
@@ -156,7 +199,7 @@ class Chaos:
             "code": self.code,
             "params": params,
             "env": {"CHAOS_MARK": mark},
-            "environment": {"interpreter": sys.executable},
+            "environment": {} if mode == "containers" else {"interpreter": sys.executable},
             "priority": priority,
         }
         return self.server.submit(spec)
@@ -180,7 +223,13 @@ class Chaos:
         if fault.phase == "training":
             return [], ""
         if fault.phase == "set pending":
-            return [self._command(run, "set", rate) for rate in RATES], ""
+            return [self._command(run, "set", params={"lr": rate}) for rate in RATES], ""
+        if fault.phase == "evaluation":
+            self._evaluate(run, fault.rank)
+            self.wait((ledger / "evaluating").exists, "a statement is evaluated")
+            return [], ""
+        if fault.phase == "release":
+            return [self._command(run, "pause", release=True)], ""
         number = self._command(run, "pause")
         if fault.phase == "pause":
             self.wait(lambda: self.get(f"/runs/{run}")["phase"] == "paused", "the run is paused")
@@ -190,19 +239,43 @@ class Chaos:
         path = ledger / "1.0.jsonl"
         return path.exists() and path.read_text().count("\n") >= BEFORE_FAULT
 
-    def _command(self, run: str, kind: str, rate: float | None = None) -> int:
-        body = {"kind": kind, **({} if rate is None else {"params": {"lr": rate}})}
+    def _command(self, run: str, kind: str, **arguments: Any) -> int:
+        body = {"kind": kind, **arguments}
         return int(self.ask(lambda: self.server.client.post(f"/runs/{run}/commands", body))["number"])
+
+    def _evaluate(self, run: str, rank: int) -> None:
+        """Starts `hop repl` with statements that take longer than the fault's delay."""
+        self._prompt = subprocess.Popen(
+            [*hop_command(), "repl", run, "--rank", str(rank), "-c", EVALUATED],
+            env=self.server.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _end_evaluation(self) -> tuple[int, str, str] | None:
+        """Returns the exit code and the output of `hop repl`. Raises Stuck."""
+        if self._prompt is None:
+            return None
+        try:
+            output, error = self._prompt.communicate(timeout=self.patience_s)
+        except subprocess.TimeoutExpired as expired:
+            raise Stuck("`hop repl` does not end") from expired
+        return self._prompt.returncode, output, error
 
     def _inject(self, fault: Fault, run: str) -> bool:
         """Returns whether the fault found its process. It may have ended, as in a preemption."""
         attempt = self.wait(lambda: self.get(f"/runs/{run}")["attempt"], "an attempt")["id"]
         deadline = time.monotonic() + (self.patience_s if fault.phase == "start" else 1.0)
-        while (process := find_process(self.server, fault, attempt)) is None:
+        while (process := find_process(self.server, fault, attempt, self.containers)) is None:
             if time.monotonic() > deadline or self.get(f"/runs/{run}")["phase"] in FINAL:
                 return False
             time.sleep(0.002)
         inject(fault, process)
+        if self.containers is not None and (fault.kind, fault.part) == ("kill", "service"):
+            time.sleep(fault.lasting_s)
+            self.containers.service.start()
         if (fault.kind, fault.part) == ("kill", "server"):
             gone_or_zombie(process, timeout_s=self.patience_s)
             time.sleep(fault.lasting_s)
@@ -211,13 +284,14 @@ class Chaos:
 
     def _finish(self, fault: Fault, run: str, ledger: Path, urgent: str) -> dict[str, Any]:
         """Resumes the run while it is paused, lets it end once no command is pending, and returns it."""
-        asked_at, resumes = float("-inf"), "pause" in fault.phase
+        asked_at, resumes = float("-inf"), "pause" in fault.phase or fault.phase == "release"
         settled, found = False, dict[str, Any]()
 
         def has_ended() -> bool:
             nonlocal asked_at, settled, found
             found = self.get(f"/runs/{run}")
-            if resumes and found["phase"] == "paused" and time.monotonic() > asked_at + 5:
+            is_paused = found["phase"] == "paused" or found["held_by"] is not None
+            if resumes and is_paused and time.monotonic() > asked_at + 5:
                 self._command(run, "resume")
                 asked_at = time.monotonic()
             if not settled:
@@ -245,13 +319,14 @@ def play_all(faults: Sequence[Fault], seed: int, options: argparse.Namespace) ->
     """Plays the rounds, with a line for each, and returns their records. After a violation, the rest begins
     with a new server and home."""
     records: list[dict[str, Any]] = []
-    pending = list(faults)
+    pending = [playable(fault) for fault in faults]
     while pending:
         folder = Path(tempfile.mkdtemp(prefix="hopyard-chaos-"))
         is_kept = False
         try:
-            with local_server(folder, settings=SETTINGS) as server:
-                chaos = Chaos(server, folder, options.patience)
+            with rounds(
+                folder, options.patience, any(each.mode == "containers" for each in pending)
+            ) as chaos:
                 while pending:
                     records.append(play_round(chaos, pending.pop(0), seed))
                     if records[-1]["violations"]:
@@ -265,6 +340,34 @@ def play_all(faults: Sequence[Fault], seed: int, options: argparse.Namespace) ->
     return records
 
 
+def playable(fault: Fault) -> Fault:
+    """Returns the fault, or the nearest one that this machine can play."""
+    reason = missing_programs() if fault.mode == "containers" else ""
+    if fault.mode == "torchrun" and importlib.util.find_spec("torch") is None:
+        reason = "needs PyTorch"
+    return fault.without(reason) if reason else fault
+
+
+def _restore_environment(before: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@contextmanager
+def rounds(folder: Path, patience_s: float, has_containers: bool) -> Iterator[Chaos]:
+    """Starts a server in the folder, with Podman's service for the rounds in containers."""
+    ledgers = folder / "ledgers"
+    ledgers.mkdir()
+    before = dict(os.environ)
+    with ExitStack() as stack:
+        service = stack.enter_context(podman_service(ledgers)) if has_containers else None
+        os.environ.update(service.variables if service is not None else {})
+        stack.callback(_restore_environment, before)
+        server = stack.enter_context(local_server(folder, settings=SETTINGS))
+        containers = None if service is None else Containers(service, server.home.root)
+        yield Chaos(server, ledgers, patience_s, containers)
+
+
 def play_round(chaos: Chaos, fault: Fault, seed: int) -> dict[str, Any]:
     """Plays one round, prints its line, and returns its record."""
     began, pid = time.monotonic(), chaos.server.pid
@@ -272,6 +375,7 @@ def play_round(chaos: Chaos, fault: Fault, seed: int) -> dict[str, Any]:
     if (fault.kind, fault.part) != ("kill", "server") and not psutil.pid_exists(pid):
         violations.append("the server has ended by itself")
     seconds = round(time.monotonic() - began, 1)
+    outcome += f" ({fault.missing})" if fault.missing else ""
     say(f"seed {seed} round {fault.number}: {fault.text}, {fault.phase}: {outcome}, {seconds} s")
     for violation in violations:
         say(f"  VIOLATION {violation}")
@@ -280,6 +384,8 @@ def play_round(chaos: Chaos, fault: Fault, seed: int) -> dict[str, Any]:
     return {
         "round": fault.number,
         "fault": fault.text,
+        "mode": fault.mode,
+        "missing": fault.missing,
         "phase": fault.phase,
         "outcome": outcome,
         "violations": violations,
@@ -294,9 +400,12 @@ def summary(records: Sequence[dict[str, Any]], seed: int) -> str:
     for name, key in (
         ("faults", lambda r: " ".join(r["fault"].split()[:2])),
         ("phases", lambda r: r["phase"]),
+        ("modes", lambda r: r["mode"]),
     ):
         counts = Counter(key(record) for record in records)
         lines.append(f"  {name}: " + ", ".join(f"{what} {n}" for what, n in sorted(counts.items())))
+    for reason, count in sorted(Counter(r["missing"] for r in records if r["missing"]).items()):
+        lines.append(f"  {count} rounds {reason}")
     return "\n".join(lines)
 
 
@@ -308,7 +417,13 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=100, help="how many rounds (default: 100)")
     parser.add_argument("--first", type=int, default=0, metavar="K", help="begin at this round (default: 0)")
     parser.add_argument("--only", type=int, metavar="K", help="play only this round, counted from 0")
-    parser.add_argument("--patience", type=float, default=120.0, help="seconds until something is stuck")
+    parser.add_argument(
+        "--mode",
+        action="append",
+        choices=sorted(FAULTS),
+        help="play only rounds in which the replicas run like this (repeatable)",
+    )
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds until something is stuck")
     parser.add_argument("--keep", action="store_true", help="keep the homes of rounds with violations")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     return parser
@@ -322,7 +437,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     # so that servers and folders are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     first, count = (options.first, options.rounds) if options.only is None else (options.only, 1)
-    faults = schedule(options.seed, first + count, REPLICAS)[first:]
+    played = (fault for fault in schedule(options.seed, REPLICAS) if fault.number >= first)
+    faults = list(islice((fault for fault in played if fault.mode in (options.mode or FAULTS)), count))
     records = play_all(faults, options.seed, options)
     bad = sum(bool(record["violations"]) for record in records)
     if options.json:

@@ -20,6 +20,11 @@ from benchmarks.local_server import LocalServer
 from hopyard.client.download import download_tree
 
 Result = TypeVar("Result")
+# parts of a node: an attempt that is launched meanwhile may have to be launched again
+_OF_NODE = ("spawner", "server", "service", "conmon")
+_PREFLIGHT = re.compile("preflight check `pairs` failed: .* connection")
+_KILLED_SCRIPT = (137, "killed by signal 9 (SIGKILL)")
+_KILLED_WORKER = (1, "SIGKILL")  # torchrun reports it
 Retry = Callable[[Callable[[], Result]], Result]
 
 
@@ -39,6 +44,7 @@ class Round:
     replicas: int
     is_hit: bool  # whether the fault found its process
     accepted: Sequence[int] = field(default=())
+    evaluation: tuple[int, str, str] | None = None  # exit code and output of `hop repl`
 
     @property
     def outcome(self) -> str:
@@ -48,14 +54,17 @@ class Round:
 
 
 def read_ledger(round: Round) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """Returns the lines by attempt and rank. The last line of a killed script may be cut."""
+    """Returns the lines by attempt and rank. The last line of a killed script may be cut. A process that was
+    started again repeats steps: their last lines count."""
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for path in sorted(round.ledger.glob("*.jsonl")):
         attempt, rank, _ = path.name.split(".")
-        lines = found.setdefault((int(attempt), int(rank)), [])
-        for line in path.read_text().splitlines():
+        lines = dict[int, dict[str, Any]]()
+        for text in path.read_text().splitlines():
             with suppress(ValueError):
-                lines.append(json.loads(line))
+                line = json.loads(text)
+                lines[line["step"]] = line
+        found[int(attempt), int(rank)] = [lines[step] for step in sorted(lines)]
     return found
 
 
@@ -64,17 +73,25 @@ def end_violations(round: Round) -> list[str]:
     fault, phase, found = round.fault, round.run["phase"], list[str]()
     exit = round.run.get("exit") or {}
     reason = exit.get("reason", "")
-    script_killed = round.is_hit and (fault.kind, fault.part) == ("kill", "script")
+    killed = fault.part if round.is_hit and fault.kind == "kill" else ""
+    script_killed = killed in ("script", "worker", "container")
+    leaves = fault.phase in ("preemption", "release")
     # a fault of a replica or its script can come before the checkpoint
-    saves = fault.part not in ("replica", "script") or (fault.kind == "freeze" and fault.lasting_s < 5)
-    replica_killed = round.is_hit and (fault.kind, fault.part) == ("kill", "replica")
-    if phase == "failed" and script_killed:
-        if exit.get("code") != 137 or "killed by signal 9 (SIGKILL)" not in reason:
+    saves = not fault.hits_script or (fault.kind == "freeze" and fault.lasting_s < 5)
+    replica_killed = killed == "replica"
+    if phase == "failed" and script_killed and fault.mode != "restarts":
+        code, text = _KILLED_WORKER if killed == "worker" else _KILLED_SCRIPT
+        if exit.get("code") != code or text not in reason:
             found.append(f"the script was killed, and the run ended with {exit}")
     elif phase != "succeeded":
         found.append(f"the run {phase} with {exit}")
-    elif script_killed and fault.phase != "preemption":
+    elif script_killed and not leaves and fault.mode != "restarts":
         found.append("a process of the script was killed, and the run succeeded")
+    restarts = [event for event in round.events if event["kind"] == "restarted"]
+    if len(restarts) > int(script_killed and fault.mode == "restarts"):
+        found.append(f"processes were started again: {[event['detail'] for event in restarts]}")
+    if script_killed and fault.mode == "restarts" and not leaves and len(restarts) != 1:
+        found.append("the process of a script was killed, and no event has its restart")
     if phase == "succeeded" and round.run["summary"] != {"total": sum(range(round.steps))}:
         found.append(f"the summary is {round.run['summary']}")
     *before, last = round.attempts
@@ -86,23 +103,27 @@ def end_violations(round: Round) -> list[str]:
     for attempt in before:
         told = (attempt["exit"] or {}).get("reason", "")
         kind = (attempt["exit"] or {}).get("kind")
-        preempted = kind == "preempted" and fault.phase == "preemption"
+        preempted = kind == "preempted" and leaves
         # a frozen replica that obeys no order in time is killed as a dead one
         lost = kind == "lost" and round.is_hit and (replica_killed or fault.part == "replica")
         # a spawner that ends during a launch: the fault is the node's, and the run is retried
-        refused = kind == "node-fault" and round.is_hit and fault.part in ("spawner", "server")
+        # it ends, too, by a connection that breaks during the checks before the script
+        refused = (
+            kind == "node-fault"
+            and round.is_hit
+            and (fault.part in _OF_NODE or (fault.phase == "start" and _PREFLIGHT.search(told) is not None))
+        )
         if not (preempted or lost or refused):
             found.append(f"attempt {attempt['number']} ended with {attempt['exit']}")
         if preempted and saves and not re.fullmatch(r"preempted at step \d+, checkpoint saved", told):
             found.append(f"attempt {attempt['number']} was preempted with the reason `{told}`")
         if lost and "its replica died on node" not in told:
             found.append(f"attempt {attempt['number']} was lost with the reason `{told}`")
-    if replica_killed and fault.phase != "preemption" and not before:
+    if replica_killed and not leaves and not before:
         found.append("a replica was killed, and its attempt succeeded")
-    most = (
-        1
-        + (fault.phase == "preemption")
-        + (replica_killed or fault.lasting_s >= 5 or fault.part in ("spawner", "server"))
+    most = 1 + leaves + (replica_killed or fault.lasting_s >= 5 or fault.part in _OF_NODE)
+    most += any(
+        _PREFLIGHT.search((attempt["exit"] or {}).get("reason", "")) is not None for attempt in before
     )
     if len(round.attempts) > most:
         found.append(f"{len(round.attempts)} attempts, at most {most} are expected")
@@ -135,12 +156,14 @@ def metric_violations(round: Round) -> list[str]:
 
 
 def command_violations(round: Round) -> list[str]:
-    """Checks that each command was applied at most once, and by all ranks at the same step."""
-    found, ledger = list[str](), read_ledger(round)
+    """Checks that each command was applied at most once, and by all ranks at the same step. A process that
+    was started again repeats steps with the newest rate, and follows the others."""
+    fault, found, ledger = round.fault, list[str](), read_ledger(round)
+    follower = fault.rank if (fault.mode, fault.part) == ("restarts", "script") else -1
     for number in {attempt for attempt, _ in ledger}:
         rates: dict[int, set[float]] = {}
         for rank in range(round.replicas):
-            for line in ledger.get((number, rank), []):
+            for line in ledger.get((number, rank), [])[-1 if rank == follower else 0 :]:
                 rates.setdefault(line["step"], set()).add(line["lr"])
         mixed = {step: sorted(values) for step, values in rates.items() if len(values) > 1}
         if mixed:
@@ -163,6 +186,24 @@ def command_violations(round: Round) -> list[str]:
     if changed != applied:
         found.append(f"{applied} commands changed lr, and there are {changed} events of it")
     return found
+
+
+def evaluation_violations(round: Round) -> list[str]:
+    """Checks the evaluation that was pending: it has succeeded, or failed with an error in words."""
+    if round.evaluation is None:
+        return []
+    fault, (code, output, error) = round.fault, round.evaluation
+    if code == 0:
+        try:
+            step, total = map(int, output.strip().strip("()").split(","))
+        except ValueError:
+            return [f"the evaluation has the result {output!r}"]
+        is_total = total in (sum(range(step)), sum(range(step + 1)))
+        return [] if is_total else [f"the evaluation has the total {total} at step {step}"]
+    unharmed = not round.is_hit or (fault.kind == "freeze" and fault.lasting_s < 5) or fault.part == "helper"
+    if unharmed or "Traceback" in error or not re.search("^error: ", error, re.M):
+        return [f"the evaluation has ended with {code}: {error.strip()}"]
+    return []
 
 
 def checkpoint_violations(server: LocalServer, round: Round, folder: Path) -> list[str]:

@@ -3,35 +3,75 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import random
 import signal
 import socket
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.chaos_containers import Containers
 from benchmarks.local_server import LocalServer
 
-PHASES = ("start", "training", "checkpoint", "pause", "preemption", "set pending", "pause pending")
-FAULTS = (
-    *product(("kill", "freeze"), ("replica", "script", "helper", "server", "spawner")),
-    *product(("disconnect",), ("replica", "server", "spawner")),
+PHASES = (
+    "start",
+    "training",
+    "checkpoint",
+    "pause",
+    "preemption",
+    "set pending",
+    "pause pending",
+    "release",
+    "evaluation",
 )
+# how the replicas run, and which faults hit them then
+FAULTS = {
+    "processes": (
+        *product(("kill", "freeze"), ("replica", "script", "helper", "server", "spawner")),
+        *product(("disconnect",), ("replica", "server", "spawner")),
+    ),
+    "containers": (
+        *product(("kill", "freeze"), ("service", "conmon", "container", "replica", "script")),
+        *product(("disconnect",), ("service", "container", "replica")),
+        ("kill", "server"),
+    ),
+    "torchrun": (
+        *product(("kill", "freeze"), ("replica", "script", "worker")),
+        ("disconnect", "replica"),
+        ("kill", "server"),
+    ),
+    "restarts": (*product(("kill",), ("replica", "script", "helper", "server")), ("freeze", "script")),
+}
+COMBINATIONS = tuple(
+    (mode, kind, part, phase)
+    for mode, faults in FAULTS.items()
+    for (kind, part), phase in product(faults, PHASES)
+)
+_OF_ENGINE = {"service": "spawner", "conmon": "replica", "container": "script"}
+_WORDS = {
+    "processes": "",
+    "containers": " in containers",
+    "torchrun": " under torchrun",
+    "restarts": " with restarts",
+}
 LONG_FREEZE_S = 7.0  # longer than the engine waits for a frozen replica
 _PIDFD_GETFD = 438  # Linux 5.6, the same number on all architectures
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One round: the fault, the part that it hits, and the phase of the run.
+    """One round: how the replicas run (a key of `FAULTS`), the fault, the part that it hits, and the phase of
+    the run.
 
     rank: of the replica, if the part has one. delay_s: from the beginning of the phase. lasting_s: of a
     freeze or a disconnection; until the next server, after a kill of the server.
@@ -44,41 +84,55 @@ class Fault:
     rank: int
     delay_s: float
     lasting_s: float
+    mode: str = "processes"
+    missing: str = ""  # why the replicas do not run as the schedule has it
+
+    @property
+    def hits_script(self) -> bool:
+        """Whether the fault hits what runs the script, or its replica."""
+        return self.part in ("replica", "script", "worker", "container", "conmon")
 
     @property
     def text(self) -> str:
-        where = f" of rank {self.rank}" if self.part in ("replica", "script", "helper") else ""
+        where = f" of rank {self.rank}" if self.hits_script or self.part == "helper" else ""
         lasting = "" if self.kind == "kill" else f" for {self.lasting_s:.1f} s"
-        return f"{self.kind} {self.part}{where}{lasting}"
+        return f"{self.kind} {self.part}{where}{lasting}{_WORDS[self.mode]}"
+
+    def without(self, reason: str) -> Fault:
+        """Returns the fault for a machine on which the replicas can run as plain processes only."""
+        part = {**_OF_ENGINE, "worker": "script"}.get(self.part, self.part)
+        return replace(self, part=part, mode="processes", missing=f"without {self.mode}: {reason}")
 
 
-def schedule(seed: int, rounds: int, replicas: int) -> list[Fault]:
-    """Returns the faults of all rounds. Each combination of fault and phase comes once before any repeats.
-    Round K is the same for any number of rounds."""
-    order, faults = random.Random(seed), list[Fault]()
-    while len(faults) < rounds:
-        combinations = list(product(FAULTS, PHASES))
+def schedule(seed: int, replicas: int) -> Iterator[Fault]:
+    """Yields the faults of all rounds, without an end. Each combination of mode, fault and phase comes once
+    before any repeats."""
+    order, numbers = random.Random(seed), itertools.count()
+    while True:
+        combinations = list(COMBINATIONS)
         order.shuffle(combinations)
-        for (kind, part), phase in combinations:
-            number = len(faults)
+        for mode, kind, part, phase in combinations:
+            number = next(numbers)
             one = random.Random(f"{seed}/{number}")
             long = kind == "freeze" and one.random() < 0.2
-            faults.append(
-                Fault(
-                    number,
-                    kind,
-                    part,
-                    phase,
-                    one.randrange(replicas),
-                    one.choice((0.0, 0.02, 0.1, 0.3)) * one.random(),
-                    LONG_FREEZE_S if long else 0.2 + one.random(),
-                )
+            yield Fault(
+                number,
+                kind,
+                part,
+                phase,
+                one.randrange(replicas),
+                one.choice((0.0, 0.02, 0.1, 0.3)) * one.random(),
+                LONG_FREEZE_S if long else 0.2 + one.random(),
+                mode,
             )
-    return faults[:rounds]
 
 
-def find_process(server: LocalServer, fault: Fault, attempt: str) -> psutil.Process | None:
-    """Returns the process that the fault hits; None while there is none."""
+def find_process(
+    server: LocalServer, fault: Fault, attempt: str, containers: Containers | None = None
+) -> psutil.Process | None:
+    """Returns the process that the fault hits; None while there is none. containers: where there are any."""
+    if containers is not None and fault.part in _OF_ENGINE:
+        return _process(containers.find_pid(fault.part, attempt, fault.rank))
     if fault.part == "server":
         return _process(int((server.home.read_server() or {}).get("pid", 0)))
     if fault.part == "spawner":
@@ -89,6 +143,8 @@ def find_process(server: LocalServer, fault: Fault, attempt: str) -> psutil.Proc
     state = read_state(server, attempt, fault.rank)
     if fault.part == "script":
         return _process(int(state.get("child_pid", 0)))
+    if fault.part == "worker":
+        return _find_worker(_process(int(state.get("child_pid", 0))))
     if fault.part == "replica":
         return _process(int(state.get("pid", 0)))
     return _find_helper(server, int(state.get("pid", 0)))
@@ -103,6 +159,15 @@ def read_state(server: LocalServer, attempt: str, rank: int) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found
+
+
+def _find_worker(launcher: psutil.Process | None) -> psutil.Process | None:
+    """Returns the process that torchrun has started."""
+    with suppress(psutil.Error):
+        for process in launcher.children() if launcher else ():
+            if "train.py" in process.cmdline():
+                return process
+    return None
 
 
 def _find_helper(server: LocalServer, replica: int) -> psutil.Process | None:
@@ -146,21 +211,31 @@ def _process(pid: int) -> psutil.Process | None:
 
 
 def inject(fault: Fault, process: psutil.Process) -> None:
-    """Returns at the end of the fault. A killed server is not started again here."""
+    """Returns at the end of the fault. A killed server or service is not started again here."""
     with suppress(psutil.NoSuchProcess):
+        targets = [process, *(process.children(recursive=True) if fault.part == "container" else ())]
         if fault.kind == "kill":
             process.kill()
         elif fault.kind == "freeze":
-            process.suspend()
-            try:
-                time.sleep(fault.lasting_s)
-            finally:
-                process.resume()
+            _freeze(targets, fault.lasting_s)
         else:
             deadline = time.monotonic() + fault.lasting_s
             while process.is_running() and time.monotonic() < deadline:
-                disconnect(process.pid)
+                for target in targets:
+                    disconnect(target.pid)
                 time.sleep(0.02)
+
+
+def _freeze(processes: Sequence[psutil.Process], lasting_s: float) -> None:
+    try:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        time.sleep(lasting_s)
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def disconnect(pid: int) -> int:
@@ -176,6 +251,9 @@ def disconnect(pid: int) -> int:
                 if ctypes.get_errno() == 1:
                     raise PermissionError("sockets of other processes cannot be shut down here")
                 continue  # closed meanwhile
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):  # the number is used again meanwhile
+                os.close(descriptor)
+                continue
             with socket.socket(fileno=descriptor) as connection, suppress(OSError):
                 connection.getpeername()  # a listening socket stays
                 connection.shutdown(socket.SHUT_RDWR)

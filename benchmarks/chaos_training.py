@@ -44,8 +44,10 @@ def main() -> None:
         with (folder / f"{attempt}.{rank}.jsonl").open("a", buffering=1) as ledger:
             for step in hop.loop(range(1_000_000), every=8):
                 if rank == 0 and gate.exists() and not last.exists():
+                    # a process that was started again may be behind the others
+                    met = (int(turn.name.split(".")[2]) for turn in folder.glob(f"turn.{attempt}.*.0"))
                     new = folder / "last.new"
-                    new.write_text(str(step + 1))
+                    new.write_text(str(max(step, *met, 0) + 1))
                     new.rename(last)
                 turns = [folder / f"turn.{attempt}.{step}.{other}" for other in range(world)]
                 turns[rank].touch()

@@ -7,13 +7,21 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.chaos_checks import Round, command_violations, end_violations, metric_violations
-from benchmarks.chaos_faults import FAULTS, PHASES, Fault, schedule
+from benchmarks import chaos
+from benchmarks.chaos_checks import (
+    Round,
+    command_violations,
+    end_violations,
+    evaluation_violations,
+    metric_violations,
+)
+from benchmarks.chaos_faults import COMBINATIONS, Fault, schedule
 
 ROOT = Path(__file__).parents[2]
 STEPS = 4
@@ -21,8 +29,8 @@ FAULT = Fault(0, "kill", "replica", "training", 0, 0.0, 0.5)
 
 
 def test_two_rounds_hold(tmp_path: Path) -> None:
-    # the process of a rank is killed during a checkpoint; a replica is disconnected with a command pending
-    words = ["--seed", "1", "--first", "3", "--rounds", "2", "--json"]
+    # a process that starts again is killed with commands pending; another one is killed during a checkpoint
+    words = ["--seed", "2093", "--first", "2", "--rounds", "2", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.chaos", *words],
         cwd=ROOT,
@@ -33,18 +41,34 @@ def test_two_rounds_hold(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
-    assert [record["round"] for record in report["rounds"]] == [3, 4]
+    assert [record["round"] for record in report["rounds"]] == [2, 3]
     first, second = (record["outcome"] for record in report["rounds"])
-    assert "killed by signal 9 (SIGKILL)" in first
-    assert second == "succeeded in 1 attempt"
+    assert first == "succeeded in 1 attempt"
+    assert "killed by signal 9 (SIGKILL)" in second
     assert not list(tmp_path.iterdir()), "the benchmark left files behind"
 
 
 def test_schedule_plays_each_combination_before_any_repeats() -> None:
-    count = len(FAULTS) * len(PHASES)
-    faults = schedule(5, count, 4)
-    assert len({(fault.kind, fault.part, fault.phase) for fault in faults}) == count
-    assert schedule(5, 3, 4) == faults[:3]
+    faults = [*islice(schedule(5, 4), len(COMBINATIONS))]
+    assert {(fault.mode, fault.kind, fault.part, fault.phase) for fault in faults} == {*COMBINATIONS}
+    assert [*islice(schedule(5, 4), 3)] == faults[:3]
+
+
+@pytest.mark.parametrize(("part", "played"), [("service", "spawner"), ("conmon", "replica")])
+def test_machine_without_podman_plays_rounds_without_containers(
+    monkeypatch: pytest.MonkeyPatch, part: str, played: str
+) -> None:
+    monkeypatch.setattr(chaos, "missing_programs", lambda: "needs podman")
+    fault = chaos.playable(replace(FAULT, part=part, mode="containers"))
+    assert (fault.part, fault.mode, fault.missing) == (
+        played,
+        "processes",
+        "without containers: needs podman",
+    )
+    record = {"round": 0, "fault": fault.text, "mode": fault.mode, "phase": "start", "violations": []}
+    assert "1 rounds without containers: needs podman" in chaos.summary(
+        [{**record, "missing": fault.missing}], 5
+    )
 
 
 def played(tmp_path: Path) -> Round:
@@ -117,3 +141,35 @@ def test_command_of_one_rank_alone_is_a_violation(tmp_path: Path) -> None:
     assert command_violations(round)
     pending = {"number": 1, "kind": "pause", "state": "pending", "answer": ""}
     assert command_violations(replace(played(tmp_path), commands=[pending], accepted=[1]))
+
+
+def test_restart_needs_its_policy_and_its_event(tmp_path: Path) -> None:
+    round = played(tmp_path)
+    fault = replace(FAULT, part="script", mode="restarts")
+    event = {"kind": "restarted", "detail": "worker-0 restarted"}
+    restarted = replace(round, fault=fault, attempts=round.attempts[1:], events=[event])
+    restarted = replace(restarted, attempts=[{**round.attempts[1], "number": 1}])
+    assert end_violations(restarted) == []
+    assert end_violations(replace(restarted, events=[]))
+    assert end_violations(replace(restarted, events=[event, event]))
+    assert end_violations(replace(restarted, fault=replace(fault, mode="processes")))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "is_violation"),
+    [
+        ((0, "(3, 3)\n", ""), False),
+        ((0, "(3, 6)\n", ""), False),  # at a safe point inside the iteration
+        ((0, "(3, 4)\n", ""), True),
+        ((0, "", ""), True),
+        ((1, "", "waiting\nerror: the process of the script left the prompt\n"), False),
+        ((1, "", "Traceback (most recent call last):\nerror: lost\n"), True),
+    ],
+)
+def test_evaluation_ends_with_result_or_error(
+    tmp_path: Path, evaluation: tuple[int, str, str], is_violation: bool
+) -> None:
+    round = replace(played(tmp_path), evaluation=evaluation)
+    assert bool(evaluation_violations(round)) is is_violation
+    frozen = replace(FAULT, kind="freeze")
+    assert bool(evaluation_violations(replace(round, fault=frozen))) is (is_violation or evaluation[0] == 1)

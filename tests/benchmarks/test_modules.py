@@ -18,6 +18,7 @@ SMALL = {
     "throughput": ["--runs", "3"],
     "submissions": ["--runs", "50", "--connections", "4"],
     "log_calls": ["--calls", "200", "--points", "300", "--history", "100"],
+    "series": ["--runs", "2", "--points", "3000"],
     "live_control": ["--points", "1000"],
     "preempted_run": [],
     "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
@@ -34,6 +35,10 @@ FOUND = {
     "throughput": {"runs"},
     "submissions": {"durable", "sqlite_single", "sqlite_batched", "fsync", "over_sqlite_single"},
     "log_calls": {"one_metric", "three_metrics", "durable", "logging", "read_back", "read_again"},
+    "series": {
+        *("first", "chart", "all_columns", "zoom", "unchanged", "memory"),
+        *("plain_numpy", "chart_over_plain_numpy"),
+    },
     "live_control": {
         *("safe_point", "bare_call", "over_bare_call"),
         *("set_later", "set_spread", "pause_later", "pause_spread"),

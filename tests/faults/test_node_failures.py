@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -30,14 +31,20 @@ print("end", flush=True)
 
 
 @contextmanager
-def without_descriptors(pid: int, *, spare: int = 0) -> Iterator[None]:
-    """The process may open no more than `spare` descriptors for as long as the block lasts."""
+def without_descriptors(pid: int, *, spare: int = 0) -> Iterator[Callable[[], None]]:
+    """The process may open no more than `spare` descriptors for as long as the block lasts. The function that
+    the block receives takes away those that the process has closed meanwhile."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(
-        pid, resource.RLIMIT_NOFILE, (spare + len(list(Path(f"/proc/{pid}/fd").iterdir())), before[1])
-    )
+    lowest = before[0] if before[0] != resource.RLIM_INFINITY else 1 << 30
+
+    def restrict() -> None:
+        nonlocal lowest
+        lowest = min(lowest, spare + len(list(Path(f"/proc/{pid}/fd").iterdir())))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+
+    restrict()
     try:
-        yield
+        yield restrict
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
@@ -130,18 +137,18 @@ def test_run_is_requeued_when_node_cannot_start_replicas(server_home: ServerHome
         child for child in psutil.Process(pid).children() if "hopyard.replica.spawner" in child.cmdline()
     )
     role = {"command": ["sh", "-c", "echo hello"], "resources": {"cpu_milli": 100}}
-    with without_descriptors(pid, spare=2):  # a new spawner needs a few
+    with without_descriptors(pid, spare=2) as restrict:  # a new spawner needs a few
         kill(spawner.pid)
         run = client.post("/runs", {"spec": {"project": "work", "roles": [role], "max_attempts": 1}})
-        put_back = wait_until(
-            lambda: (
-                (current := client.get(f"/runs/{run['id']}"))["phase"] == "queued"
-                and current["attempt"]
-                and current
-            ),
-            "a failed start",
-        )
+
+        def put_back_run() -> Any:
+            restrict()  # else the retry of the server may succeed before its node is seen out of service
+            current = client.get(f"/runs/{run['id']}")
+            return current["phase"] == "queued" and current["attempt"] and current
+
+        put_back = wait_until(put_back_run, "a failed start")
         assert put_back["attempt"]["exit"]["kind"] == "node-fault"
+        restrict()
         assert "Too many open files" in wait_until(
             lambda: client.get("/nodes")["nodes"][0]["trouble"], "the node out of service"
         )

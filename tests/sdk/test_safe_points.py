@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.replica import STOP_FILE, StopOrder
 from hopyard.sdk import safe_points
+from hopyard.sdk.command_file import CommandFile
 from hopyard.sdk.safe_points import (
     SAFE_POINT_EXIT_CODE,
     SAFE_POINT_EXIT_FILE,
@@ -156,3 +158,34 @@ def test_checkpoint_waits_for_disk_space_during_grace(replica: Replica, freed: b
         assert left == (
             {"rank": 0, "step": 1} if freed else {"rank": 0, "step": None, "why": "the disk was full"}
         )
+
+
+def _pending_command(gang: Path) -> None:
+    command = {"number": 1, "kind": "set", "arguments": {"lr": 0.1}, "user": "ann"}
+    CommandFile(str(gang)).append([command])
+
+
+def test_restarted_process_meets_its_peers_after_the_repeated_iterations(tmp_path: Path) -> None:
+    peer = SafePoints(str(tmp_path / "0"), str(tmp_path), 0, 2)
+    for _ in range(3):
+        assert peer.reach() is None
+    # the peer waits for the other process in its fourth iteration, as in a collective operation
+    restarted = SafePoints(str(tmp_path / "1"), str(tmp_path), 1, 2, 0, restarted_after=1)
+    _pending_command(tmp_path)
+    assert [restarted.reach(), restarted.reach()] == [None, None]
+    with ThreadPoolExecutor() as pool:
+        actions = [pool.submit(each.reach) for each in (peer, restarted)]
+        assert [each.result(PATIENCE_S) for each in actions] == [SafePointAction.COMMANDS] * 2
+
+
+def test_restarted_process_and_its_peers_wait_briefly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_points, "_PEER_TIMEOUT_S", 0.05)
+    peer = SafePoints(str(tmp_path / "0"), str(tmp_path), 0, 2)
+    peer.reach()
+    restarted = SafePoints(str(tmp_path / "1"), str(tmp_path), 1, 2, 0, restarted_after=7)
+    _pending_command(tmp_path)
+    assert restarted.reach() is None  # the peer may wait for it inside an iteration
+    assert peer.reach() is SafePointAction.COMMANDS  # the other process may never reach a safe point
+    assert restarted.reach() is SafePointAction.COMMANDS

@@ -54,6 +54,19 @@ def test_append_is_accepted_only_at_the_exact_end(tmp_path: Path) -> None:
     run_scenario(tmp_path / "streams", scenario)
 
 
+def test_lengths_of_runs_are_those_of_all_their_streams(tmp_path: Path) -> None:
+    async def scenario(streams: FolderStreams) -> None:
+        other = StreamKey(AttemptId("run-1.2"), 3, "metrics")
+        await append(streams, KEY, 0, b"hello")
+        await append(streams, other, 0, b"hi")
+        run, unknown = RunId("run-1"), RunId("unknown")
+        found = await streams.lengths_of_runs([run, unknown])
+        assert found == {run: {KEY: 5, other: 2}, unknown: {}}
+        assert set(found[run]) == set(await streams.list(run))
+
+    run_scenario(tmp_path / "streams", scenario)
+
+
 def test_segments_of_a_replica_are_appended_in_order(tmp_path: Path) -> None:
     async def scenario(streams: FolderStreams) -> None:
         first = [

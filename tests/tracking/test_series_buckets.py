@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ def test_range_selects_the_points_within_it_in_order_of_x(
 @given(POINTS, st.integers(1, 20))
 @example([(-1.7e308, 1.0), (1.7e308, 2.0), (0.0, math.nan)], 2)
 @example([(0.0, 1.7e308), (0.0, 1.7e308)], 1)
+@example([(0.1, 1.0), (0.1, 2.0)], 20)
 def test_buckets_are_those_of_a_plain_loop(points: list[tuple[float, float]], count: int) -> None:
     x = np.array([each for each, _ in points], dtype=np.float64)
     values = np.array([value for _, value in points], dtype=np.float64)
@@ -51,7 +53,7 @@ def test_buckets_are_those_of_a_plain_loop(points: list[tuple[float, float]], co
         return
     found = make_buckets(x, values, positions, bounds, count)
     low, high = bounds
-    edges = [low * (1 - n / count) + high * (n / count) for n in range(1, count)]
+    edges = list(accumulate((low * (1 - n / count) + high * (n / count) for n in range(1, count)), max))
     plain: dict[int, list[int]] = {}
     for at in positions.tolist():
         plain.setdefault(sum(edge <= x[at] for edge in edges), []).append(at)
@@ -68,9 +70,11 @@ def test_buckets_are_those_of_a_plain_loop(points: list[tuple[float, float]], co
         if not real:
             assert lowest == highest == bucket[0]
             assert math.isnan(found.means[number])
+            assert math.isnan(found.lowest[number])
             continue
         assert lowest == next(at for at in bucket if values[at] == min(real))
         assert highest == next(at for at in bucket if values[at] == max(real))
+        assert (found.lowest[number], found.highest[number]) == (min(real), max(real))
         mean = found.means[number]
         if all(map(math.isfinite, real)):
             assert min(real) <= mean <= max(real)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 import hopyard
 from hopyard.api_client.client import Client
@@ -18,7 +18,7 @@ from hopyard.api_client.local_server import connect, start_server, stop_server
 from hopyard.config.home import Home
 from tests.cli.conftest import shell_in
 from tests.cli.shell import Shell
-from tests.web.visit import AXE, CHROMIUM, Visit, launch
+from tests.web.visit import AXE, CHROMIUM, TIMEOUT_MS, Visit, launch
 
 BUILT = Path(hopyard.__file__).parent / "web_ui" / "index.html"
 TRAIN = """
@@ -84,6 +84,7 @@ def web_runs(web_shell: Shell, web_client: Client) -> list[str]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
+        expect.set_options(timeout=TIMEOUT_MS)
         chromium = launch(playwright)
         yield chromium
         chromium.close()

@@ -10,6 +10,7 @@ from hopyard.domain.attempt import Exit, ExitKind
 MAX_RESTARTS = 1000  # the largest limit
 MAX_BACKOFF_S = 300.0
 RESTART_COUNT_VARIABLE = "HOPYARD_RESTART_COUNT"
+RESTART_STEPS_VARIABLE = "HOPYARD_RESTART_STEPS"  # of this attempt, that the restored checkpoint holds
 
 
 class RestartMode(StrEnum):

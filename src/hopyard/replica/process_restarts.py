@@ -15,7 +15,7 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.launch import RestorePoint
 from hopyard.domain.metric_records import MAX_RECORD_BYTES, complete_bytes
 from hopyard.domain.replica import ReplicaSpec, StopOrder
-from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE
+from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE, RESTART_STEPS_VARIABLE
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.stream_limits import MEDIA_STREAM, METRIC_STREAMS, OUTPUT_STREAMS, STREAMS
 from hopyard.errors import HopyardError, ServerUnavailable
@@ -115,6 +115,8 @@ class ProcessRestarts:
         if self.restored is not None:
             changed["HOPYARD_RESTORE_DIR"] = str(self.folder.restore)
             changed["HOPYARD_RESTORE_STEP"] = str(self.restored.step)
+            begun_at = self.spec.launch.restore.step if self.spec.launch.restore is not None else 0
+            changed[RESTART_STEPS_VARIABLE] = str(self.restored.step - begun_at)
         if self.restored != self.spec.launch.restore:  # the run itself saved it
             changed.pop("HOPYARD_RESTORE_FOREIGN", None)
         return changed

@@ -63,6 +63,10 @@ class ReplicaCgroups:
     def memory(self) -> Path | None:
         return self.folders.get("memory")
 
+    def unknown_exit_reason(self) -> str:
+        """Returns why the exit of the process is unknown; "" if it is known."""
+        return ""
+
     def oom_kills(self) -> int:
         """Returns how many processes of the group the kernel has killed because of memory."""
         folder = self.memory

@@ -179,6 +179,7 @@ class Supervisor:
         self.ended_at = time.time()
         over_memory = termination.exit_cause is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
+        unknown_exit_reason = self.groups.unknown_exit_reason()
         self._apply_last_preemption()
         self.on_end()
         if self._wait_for_children():
@@ -188,6 +189,8 @@ class Supervisor:
         self.groups.remove()
         if over_memory:
             return Exit(ExitKind.OUT_OF_MEMORY, 137, self.memory.explain(peak))
+        if unknown_exit_reason and termination.exit_cause is None:
+            return Exit(ExitKind.NODE_FAULT, 125, unknown_exit_reason)
         assert self._status is not None
         return termination.exit(self._status, node_out_of_memory=node_kills.any())
 

@@ -7,7 +7,9 @@ or a command arrives, it parks at its safe point. It runs one more iteration whe
 already passed that point. The gang agrees, under a lock, on the iteration at which all are parked. There all
 stop, or all apply the commands up to the same number. No process waits for another that has ended or has left
 its loop: that one applies the commands at its next safe point. The same holds for independent processes,
-such as services and evaluators, which wait for none and which no other waits for.
+such as services and evaluators, which wait for none and which no other waits for. A process that was started
+again repeats iterations, while others may wait for it or not. It and the others therefore wait for each other
+only briefly.
 
 The safe points of a script without loops are the points that it logs. A gang may not log the same points in
 all its processes, so there no process waits long for another: a command is refused in place of that. Such a
@@ -18,7 +20,8 @@ ends with it:
     turns/lock               one cell: the iteration at which all stop
     turns/commands           see `command_file.py`
     turns/<rank>-<pid>       per process: iterations passed; the iteration it is parked at, or 0;
-                             whether its checkpoint is saved; whether it has left its loop
+                             whether its checkpoint is saved; whether it has left its loop;
+                             whether it was started again
     turns/log-<rank>-<pid>   the same of a process that logs without a loop
 """
 
@@ -49,7 +52,7 @@ _SAVE_RETRY_INTERVAL_S, _SAVE_SHARE_OF_GRACE = (
     0.2,
     0.7,
 )  # of the grace period of a stop request: SIGTERM follows in its last quarter
-_ITERATION_CELL, _PARKED_CELL, _SAVED_CELL, _LEFT_CELL, _CELLS = 0, 1, 2, 3, 4
+_ITERATION_CELL, _PARKED_CELL, _SAVED_CELL, _LEFT_CELL, _RESTARTED_CELL, _CELLS = 0, 1, 2, 3, 4, 5
 _LOG_PREFIX = "log-"
 _MAX_FAILED_TRIES = 3  # to meet the other processes at a point that they all log
 UNEVEN_LOGGING = (
@@ -83,8 +86,8 @@ class SafePoints:
     replica: the folder where the stop request appears. gang: the folder that all `world` processes see.
     applied: the number of the last command that this process began with; None for all so far. Other processes
     may have agreed on later ones without this one, if it was slow to begin. by_log: the safe points are
-    logged points. is_restarted: an earlier process of this replica has ended, and its peers have continued.
-    independent: the ranks of independent processes.
+    logged points. restarted_after: an earlier process of this replica has ended, and its peers have
+    continued; this one begins after so many iterations. independent: the ranks of independent processes.
     Raises OSError.
     """
 
@@ -97,7 +100,7 @@ class SafePoints:
         applied: int | None = None,
         *,
         by_log: bool = False,
-        is_restarted: bool = False,
+        restarted_after: int | None = None,
         independent: Collection[int] = (),
     ) -> None:
         self.rank, self.pid = rank, os.getpid()
@@ -121,9 +124,11 @@ class SafePoints:
             self._own_cells = self._own.cells
             # only now, so that all agree either with this process or before it
             self._applied = self._agreed = self._commands.agreed if applied is None else applied
-            if (
-                is_restarted
-            ):  # otherwise its peers would wait until it has run as many iterations as they have
+            self._is_restarted = restarted_after is not None and not by_log
+            if self._is_restarted:
+                self._own_cells[_ITERATION_CELL] = restarted_after or 0
+                self._own_cells[_RESTARTED_CELL] = 1
+            elif restarted_after is not None:  # the points that a process logs are not counted
                 self._own_cells[_ITERATION_CELL] = max(
                     (cells[_ITERATION_CELL] for _, cells in self._live_peers()), default=0
                 )
@@ -296,18 +301,24 @@ class SafePoints:
                 )
                 if not self.by_log:  # its points are no iterations, and it may never log again
                     peers = {name: cells for name, cells in peers.items() if not name.startswith(_LOG_PREFIX)}
-                if is_led or any(cells[_ITERATION_CELL] >= iteration for cells in peers.values()):
+                if is_led or any(self._has_passed(iteration, cells) for cells in peers.values()):
                     self.leave()
                     return None
                 is_late = time.monotonic() > deadline
                 all_present = len(peers) + 1 >= self._world or (is_late and not self.by_log)
                 parked = {name for name, cells in peers.items() if cells[_PARKED_CELL] == iteration}
-                if all_present and all(name in parked or cells[_LEFT_CELL] for name, cells in peers.items()):
+                if all_present and all(
+                    name in parked or cells[_LEFT_CELL] or (is_late and cells[_RESTARTED_CELL])
+                    for name, cells in peers.items()
+                ):
                     if self._stop_requested:
                         self._agreed_iteration[0] = iteration
                         return SafePointAction.STOP
                     self._agree_on_commands(iteration, [*map(_rank_of, parked), self.rank])
                     continue
+                if self._is_restarted and is_late:
+                    self.leave()
+                    return None
                 if self.by_log and is_late:
                     self._failed_tries += 1
                     if all_present and self._failed_tries < _MAX_FAILED_TRIES:
@@ -318,6 +329,12 @@ class SafePoints:
                     self._agree_on_commands(iteration, [self.rank])
                     continue
             time.sleep(_PEER_POLL_INTERVAL_S)
+
+    def _has_passed(self, iteration: int, peer: memoryview) -> bool:
+        """Returns whether a peer may wait in a later iteration for this process."""
+        if peer[_RESTARTED_CELL] or (self._is_restarted and peer[_LEFT_CELL]):
+            return False  # its number may be another one
+        return bool(peer[_ITERATION_CELL] >= iteration)
 
     def _agree_on_commands(self, iteration: int, ranks: Sequence[int]) -> None:
         self._commands.agree(iteration, self._commands.newest, rank=min(ranks))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex
 
 from hopyard.config.home import CONSOLE_VARIABLE, Home
 from hopyard.domain.metric_values import encode_values
-from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE
+from hopyard.domain.restart_policy import RESTART_COUNT_VARIABLE, RESTART_STEPS_VARIABLE
 from hopyard.domain.run import UNSTORED
 from hopyard.errors import SpecError, is_disk_full
 from hopyard.sdk import bound_objects as binding
@@ -482,7 +482,7 @@ class Session:
                 world,
                 applied,
                 by_log=by_log,
-                is_restarted=RESTART_COUNT_VARIABLE in self._environ,
+                restarted_after=self._restarted_after(),
                 independent=self.group.independent_ranks(),
             )
             self._prompts.announce(self.group.rank())
@@ -491,6 +491,13 @@ class Session:
             return None
         self.events.append("safe-points")
         return safe_points
+
+    def _restarted_after(self) -> int | None:
+        """Returns how many iterations of this attempt the checkpoint holds from which this process was
+        started again; None for the first process of a replica."""
+        if RESTART_COUNT_VARIABLE not in self._environ:
+            return None
+        return parse_int(self._environ.get(RESTART_STEPS_VARIABLE), 0)
 
     def _completed_iterations(self) -> int:
         """Returns the step of the present safe point."""

@@ -76,6 +76,18 @@ class CreateCases:
         counts = await stores.runs.count_trials([study.id, other.id])
         assert counts == {study.id: {RunPhase.QUEUED: 1, RunPhase.CANCELLED: 1}}
 
+    async def test_events_of_one_kind_are_read_for_several_runs(self, stores: ClusterStores) -> None:
+        runs = [await submit_run(stores, now=time_at(number)) for number in range(3)]
+        kinds = (RunEventKind.EVALUATION, RunEventKind.DAMAGED, RunEventKind.EVALUATION)
+        events = [RunEvent(time_at(number), kind, str(number)) for number, kind in enumerate(kinds)]
+        for event in events:
+            await stores.runs.record_event(runs[0].id, event)
+        await stores.runs.record_event(runs[1].id, events[1])
+        ids = [*(run.id for run in runs), MISSING_RUN]
+        found = await stores.runs.events_of(ids, RunEventKind.EVALUATION)
+        assert {run: list(each) for run, each in found.items()} == {runs[0].id: [events[0], events[2]]}
+        assert not await stores.runs.events_of([], RunEventKind.EVALUATION)
+
     async def test_orphans_are_trials_of_ended_or_deleted_studies(self, stores: ClusterStores) -> None:
         studies = [await submit_run(stores, study={"name": "s"}) for _ in range(3)]
         trials = [await submit_run(stores, parent=study.id) for study in studies for _ in range(2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,80 @@ Floats = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
 class Buckets:
-    """The buckets that have points, in order of x. All arrays have equal lengths.
+    """The buckets that have points, in order of x; each column is computed at its first use.
 
-    first, last, min_at, max_at: positions of points in the series. min_at and max_at are the first points
-    with the minimum and maximum of their bucket; a bucket of only NaN has its first point there. means:
-    without NaN values, NaN for a bucket of only NaN. counts: all points. nan_counts: the NaN values among
-    them.
+    positions: of the points, in order of x. starts: the first place of each bucket among them. All columns
+    have equal lengths.
     """
 
-    first: Positions
-    last: Positions
-    min_at: Positions
-    max_at: Positions
-    means: Floats
-    counts: Positions
-    nan_counts: Positions
+    def __init__(self, values: Floats, positions: Positions, starts: Positions) -> None:
+        self._positions, self._starts = positions, starts
+        self._selected: Floats = values[positions]
+        self._is_nan = np.isnan(self._selected)
+        self._has_nan = bool(self._is_nan.any())
+        self.counts: Positions = np.diff(starts, append=len(positions))
+
+    @property
+    def first(self) -> Positions:
+        """The position of the first point."""
+        return self._positions[self._starts]
+
+    @property
+    def last(self) -> Positions:
+        """The position of the last point."""
+        last: Positions = self._positions[self._starts + self.counts - 1]
+        return last
+
+    @cached_property
+    def lowest(self) -> Floats:
+        """The minimum without NaN values; NaN for a bucket of only NaN."""
+        minimum = np.fmin if self._has_nan else np.minimum
+        return minimum.reduceat(self._selected, self._starts)
+
+    @cached_property
+    def highest(self) -> Floats:
+        """The maximum, likewise."""
+        maximum = np.fmax if self._has_nan else np.maximum
+        return maximum.reduceat(self._selected, self._starts)
+
+    @cached_property
+    def min_at(self) -> Positions:
+        """The position of the first point with the minimum; the first point of a bucket of only NaN."""
+        return self._positions[self._first_places(self.lowest)]
+
+    @cached_property
+    def max_at(self) -> Positions:
+        """The position of the first point with the maximum, likewise."""
+        return self._positions[self._first_places(self.highest)]
+
+    @property
+    def nan_counts(self) -> Positions:
+        """The number of NaN values."""
+        if not self._has_nan:
+            return np.zeros_like(self.counts)
+        return np.add.reduceat(self._is_nan, self._starts, dtype=np.intp)
+
+    @property
+    def means(self) -> Floats:
+        """The mean without NaN values; NaN for a bucket of only NaN."""
+        numbers = np.where(self._is_nan, 0.0, self._selected) if self._has_nan else self._selected
+        counts, starts = self.counts - self.nan_counts, self._starts
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            means = np.add.reduceat(numbers, starts) / counts
+            if not np.isfinite(means).all():
+                overflowed = ~np.isfinite(means) & np.isfinite(self.lowest) & np.isfinite(self.highest)
+                parts = np.add.reduceat(numbers / np.repeat(counts, self.counts), starts)
+                means = np.where(overflowed, parts, means)
+        # rounding may exceed them
+        bounded: Floats = np.minimum(np.maximum(means, self.lowest), self.highest)
+        return bounded
+
+    def _first_places(self, extremes: Floats) -> Positions:
+        equal = np.flatnonzero(self._selected == np.repeat(extremes, self.counts))
+        nearest = np.searchsorted(equal, self._starts)  # the first equal value from each begin on
+        places = np.append(equal, len(self._selected))[nearest]
+        return np.where(places < self._starts + self.counts, places, self._starts)
 
 
 def points_in_range(x: npt.NDArray[Any], begin: float | None, end: float | None) -> Positions:
@@ -69,21 +126,7 @@ def make_buckets(
     positions: of at least one point, in order of x, all of them within the bounds. Runs with the same bounds
     have the same buckets.
     """
-    starts = _bucket_starts(x[positions], bounds, count)
-    counts = np.diff(starts, append=len(positions))
-    selected = values[positions]
-    is_nan = np.isnan(selected)
-    nan_counts = np.add.reduceat(is_nan, starts, dtype=np.intp) if is_nan.any() else np.zeros_like(counts)
-    lowest, highest = np.fmin.reduceat(selected, starts), np.fmax.reduceat(selected, starts)
-    return Buckets(
-        first=positions[starts],
-        last=positions[starts + counts - 1],
-        min_at=positions[_first_places(selected, lowest, starts, counts)],
-        max_at=positions[_first_places(selected, highest, starts, counts)],
-        means=_means(np.where(is_nan, 0.0, selected), starts, counts - nan_counts, lowest, highest),
-        counts=counts,
-        nan_counts=nan_counts,
-    )
+    return Buckets(values, positions, _bucket_starts(x[positions], bounds, count))
 
 
 def step_function(steps: npt.NDArray[np.int64], values: Floats, at: npt.NDArray[np.int64]) -> Floats:
@@ -103,26 +146,9 @@ def _bucket_starts(x: npt.NDArray[Any], bounds: tuple[float, float], count: int)
     low, high = bounds
     fractions = np.arange(1, count) / count
     edges = low * (1 - fractions) + high * fractions  # `high - low` may overflow
+    edges = np.maximum.accumulate(edges)  # rounding may exceed the next one
     places = np.concatenate(([0], np.searchsorted(x, edges, side="left"), [len(x)]))
     return places[:-1][places[:-1] < places[1:]]
-
-
-def _first_places(selected: Floats, extremes: Floats, starts: Positions, counts: Positions) -> Positions:
-    """Returns the first place in each bucket of its extreme value."""
-    equal = np.flatnonzero(selected == np.repeat(extremes, counts))
-    nearest = np.searchsorted(equal, starts)  # the first equal value at the begin of each bucket or later
-    places = np.append(equal, len(selected))[nearest]
-    return np.where(places < starts + counts, places, starts)
-
-
-def _means(numbers: Floats, starts: Positions, counts: Positions, lowest: Floats, highest: Floats) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        means = np.add.reduceat(numbers, starts) / counts
-        overflowed = ~np.isfinite(means) & np.isfinite(lowest) & np.isfinite(highest)
-        if overflowed.any():
-            lengths = np.diff(starts, append=len(numbers))
-            means = np.where(overflowed, np.add.reduceat(numbers / np.repeat(counts, lengths), starts), means)
-    return np.clip(means, lowest, highest)  # rounding may exceed them
 
 
 def column_values(values: npt.NDArray[Any]) -> list[Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +63,7 @@ class CurvePart:
     is_exact: bool
     is_sampled: bool
     is_reset: bool
-    columns: Mapping[str, list[Any]] = field(default_factory=dict)
+    columns: Mapping[str, list[Any]]
 
 
 def select_curves(
@@ -94,7 +94,10 @@ def select_curves(
         for curve, is_reset, x, positions in chosen
     ]
     removed = [] if since is None else sorted(since.keys() - marks.keys(), key=str)
-    parts += [CurvePart(id_, 0, 0, is_exact=True, is_sampled=False, is_reset=True) for id_ in removed]
+    empty: Mapping[str, list[Any]] = {"x": [], "values": []}
+    parts += [
+        CurvePart(id_, 0, 0, is_exact=True, is_sampled=False, is_reset=True, columns=empty) for id_ in removed
+    ]
     return parts, marks
 
 
@@ -134,32 +137,32 @@ def _part(
     is_reset: bool,
 ) -> CurvePart:
     columns, values = curve.columns, curve.columns.values
-    arrays: dict[str, npt.NDArray[Any]] = {}
     is_exact = len(positions) <= request.buckets
+    computed: dict[str, Callable[[], npt.NDArray[Any]]]
     if is_exact:
-        arrays["values"] = values[positions]
         first = positions
+        computed = {"values": lambda: values[positions]}
     else:
         buckets = make_buckets(x, values, positions, bounds, request.buckets)
         first = buckets.first
-        arrays |= {
-            "x_last": x[buckets.last],
-            "first": values[first],
-            "last": values[buckets.last],
-            "min": values[buckets.min_at],
-            "max": values[buckets.max_at],
-            "mean": buckets.means,
-            "counts": buckets.counts,
-            "min_steps": columns.steps[buckets.min_at],
-            "max_steps": columns.steps[buckets.max_at],
-            "min_x": x[buckets.min_at],
-            "max_x": x[buckets.max_at],
-            "nan_counts": buckets.nan_counts,
+        computed = {
+            "x_last": lambda: x[buckets.last],
+            "first": lambda: values[first],
+            "last": lambda: values[buckets.last],
+            "min": lambda: buckets.lowest,
+            "max": lambda: buckets.highest,
+            "mean": lambda: buckets.means,
+            "counts": lambda: buckets.counts,
+            "min_steps": lambda: columns.steps[buckets.min_at],
+            "max_steps": lambda: columns.steps[buckets.max_at],
+            "min_x": lambda: x[buckets.min_at],
+            "max_x": lambda: x[buckets.max_at],
+            "nan_counts": lambda: buckets.nan_counts,
         }
-    arrays |= {"steps": columns.steps[first], "times": columns.times[first]}
+    computed |= {"steps": lambda: columns.steps[first], "times": lambda: columns.times[first]}
     listed = {
-        name: array.tolist() if name == "times" else column_values(array)
-        for name, array in arrays.items()
+        name: compute().tolist() if name == "times" else column_values(compute())
+        for name, compute in computed.items()
         if name == "values" or name in request.columns
     }
     return CurvePart(

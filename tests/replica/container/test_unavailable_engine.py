@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from hopyard.container_engine.container_labels import remove_container
 from hopyard.container_engine.engine_api import EngineApi
 from hopyard.replica.container import container_process
 from hopyard.replica.container.container_process import ContainerProcess
@@ -90,3 +96,28 @@ def test_exit_code_is_awaited_while_the_engine_is_away(
         waiter.join(60)
     assert [state.get("ExitCode") for state in states] == [7]
     podman.api.delete(f"/containers/{container}")
+
+
+# as `python container_process.py`, without the long wait for an engine that may be slow
+PROGRAM = """
+from hopyard.replica.container import container_process
+container_process._STATE_TIMEOUT_S = 0.5
+container_process.main()
+"""
+
+
+def test_exit_code_of_container_without_monitor_is_unknown(podman: Podman) -> None:
+    container = str(podman.api.post("/containers/create", {"Image": IMAGE, "Cmd": ["sleep", "1000"]})["Id"])
+    own, theirs = socket.socketpair()
+    try:
+        with own, theirs, own.makefile("rb") as messages:
+            words = [sys.executable, "-c", PROGRAM, str(podman.api.path), container]
+            process = subprocess.Popen(words, stdin=theirs.fileno())
+            pid = json.loads(messages.readline())["pid"]
+            state = podman.api.get(f"/v4.0.0/libpod/containers/{container}/json")["State"]
+            os.kill(state["ConmonPid"], signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+            assert json.loads(messages.readline())["end"]["code"] is None
+            assert process.wait(60) == 125
+    finally:
+        wait_until(lambda: remove_container(podman.api, container))

@@ -26,7 +26,8 @@ def test_tokens_cookies_and_headers_of_the_connection_stay_at_the_server() -> No
         (b"authorization", b"Bearer hop_secret"),
         (b"authorization", b"Bearer hopr_secret"),
         (b"authorization", b"token of the script"),
-        (b"cookie", b"a=1; hopyard_port=secret; b=2"),
+        (b"cookie", b"a=1; hopyard_port=secret; hopyard_session_8765=secret; b=2"),
+        (b"cookie", b"__Host-hopyard_session=secret"),
         (b"connection", b"keep-alive, X-Private"),
         (b"x-private", b"1"),
         (b"te", b"trailers"),
@@ -108,6 +109,7 @@ def test_cookies_of_the_script_stay_on_its_host() -> None:
     headers = [
         (b"set-cookie", b"a=1; Domain=localhost; Path=/; HttpOnly"),
         (b"set-cookie", b"hopyard_port=forged"),
+        (b"set-cookie", b"Hopyard_session_8765=forged; Path=/"),
         (b"connection", b"close"),
     ]
     assert response_headers(headers, OWN) == [(b"set-cookie", b"a=1; Path=/; HttpOnly")]

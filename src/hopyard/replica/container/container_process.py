@@ -2,7 +2,8 @@
 
 The replica supervises this process as it would the script itself: signals go on to the container, and the
 exit is that of the container. Standard input is a channel to the replica: `{"pid": …}` once the container
-runs, `{"error": …}` if it does not start, `{"end": {"code": …, "oom": …}}` at its end.
+runs, `{"error": …}` if it does not start, `{"end": {"code": …, "oom": …}}` at its end. The code is null if
+the engine does not know it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _STATE_TIMEOUT_S, _INTERVAL_S = 60.0, 0.05  # the first one is for an engine tha
 _AWAY_INTERVAL_S = 0.5
 _WAIT_INTERVAL = "10s"  # at which Podman looks for the end
 _RESTART_INTERVAL_S = 1.0
+_UNKNOWN_CODE = 125
 # signals that end no process by default
 _HARMLESS = (
     signal.SIGCHLD,
@@ -73,11 +75,11 @@ class ContainerProcess:
         while (number := signal.sigwait({*_FORWARDED, _END_SIGNAL})) != _END_SIGNAL:
             self._forward(pid, number)
         state = self._final_state()
-        code = int(state.get("ExitCode", 125))
-        was_killed = code == 128 + signal.SIGKILL
+        code = int(state.get("ExitCode", -1))
+        is_known = code >= 0  # Podman has -1 for a container that lost its monitor
         oom = bool(state.get("OOMKilled")) or (watch is not None and watch.kills > 0)
-        self._send({"end": {"code": code, "oom": oom, "killed": was_killed}})
-        return code
+        self._send({"end": {"code": code if is_known else None, "oom": oom}})
+        return code if is_known else _UNKNOWN_CODE
 
     def _await_end(self, pid: int, watch: OomWatch | None) -> None:
         try:
@@ -131,7 +133,8 @@ class ContainerProcess:
 
     def _final_state(self) -> dict[str, Any]:
         """Waits until the engine has noticed the end. Only the engine knows the exit code, so it is awaited
-        without a limit while it is away."""
+        without a limit while it is away. Returns {} if an engine that answers does not notice it: Podman, if
+        the container's monitor was killed."""
         give_up_at = time.monotonic() + _STATE_TIMEOUT_S
         while True:
             try:

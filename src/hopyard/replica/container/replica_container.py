@@ -64,6 +64,11 @@ class ContainerCgroups(ReplicaCgroups):
     def oom_kills(self) -> int:
         return max(super().oom_kills(), int(self._container.was_out_of_memory()))
 
+    def unknown_exit_reason(self) -> str:
+        if not self._container.has_unknown_exit():
+            return ""
+        return "the container engine lost the exit code of the container: its monitor was killed"
+
     def remove(self, *, timeout_s: float = 5.0) -> None:  # noqa: ARG002
         process_tree.kill_processes(self.pids())
         self.folders.clear()
@@ -114,6 +119,11 @@ class ReplicaContainer:
         """Returns whether the kernel has killed processes of the container because of memory."""
         self._receive(wait=False)
         return bool(self._end.get("oom"))
+
+    def has_unknown_exit(self) -> bool:
+        """Returns whether the container has ended, and its engine does not know how."""
+        self._receive(wait=False)
+        return "code" in self._end and self._end["code"] is None
 
     def console(self, process: ProcessSpec) -> ContainerConsole:
         """Returns what starts processes beside that of `process`."""

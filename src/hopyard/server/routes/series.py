@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -110,10 +109,10 @@ class CurveOut(Struct, frozen=True, omit_defaults=True):
     total: int
     count: int
     exact: bool
+    x: list[float]
     rank: int | UnsetType = UNSET
     reset: bool = False
     sampled: bool = False
-    x: list[float] = []
     values: list[MetricValue] | UnsetType = UNSET
     steps: list[int] | UnsetType = UNSET
     times: list[float | None] | UnsetType = UNSET
@@ -222,17 +221,15 @@ def _to_out(part: CurvePart) -> CurveOut:
         part.total,
         part.count,
         part.is_exact,
+        part.columns["x"],
         rank=UNSET if rank is None else rank,
         reset=part.is_reset,
         sampled=part.is_sampled,
-        **part.columns,
+        **{name: values for name, values in part.columns.items() if name != "x"},
     )
 
 
 def _check_range(query: SeriesQuery) -> None:
-    for name, value in (("begin", query.begin), ("end", query.end)):
-        if value is not None and not math.isfinite(value):
-            raise SpecError(f"{name}: {value} is not finite", hints=("leave it out for an open range",))
     if query.begin is not None and query.end is not None and query.begin > query.end:
         raise SpecError(f"begin: {query.begin} is above `end`, {query.end}", hints=("swap them",))
 

@@ -1,12 +1,15 @@
 """The built files of the web UI: `index.html`, and what it loads.
 
 Files below `assets/` have a hash of their content in their name, and a browser keeps them. All others are
-checked for changes at each use. A file `NAME.br` or `NAME.gz` beside a file is its compressed form.
+checked for changes at each use. A file `NAME.br` or `NAME.gz` beside a file is its compressed form. Without
+one, a text is compressed at its first use, and kept compressed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -50,6 +53,8 @@ _TYPES = {
     ".woff2": "font/woff2",
 }
 _TEXT_TYPES = ("text/html", "text/css", "text/javascript", "text/plain")
+_COMPRESSED_TYPES = (*_TEXT_TYPES, "application/json", "image/svg+xml")
+_MAX_COMPRESSED = 256  # files that are kept compressed
 _ABSENT_PAGE = """<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>Hopyard</title></head>
@@ -68,6 +73,7 @@ class WebFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._compressed: OrderedDict[str, bytes] = OrderedDict()  # by digest of the text, oldest first
 
     async def page(self, request: Request) -> Response:
         """Returns `index.html`, or a page that says what to do where the UI is not built."""
@@ -99,6 +105,9 @@ class WebFiles:
                 if compressed is not None:
                     data, encoding = compressed, name
                     break
+        media_type = _media_type(path)
+        if not encoding and "gzip" in accepted and media_type in _COMPRESSED_TYPES:
+            data, encoding = await asyncio.to_thread(self._compress, data), "gzip"
         etag = f'"{blake3(data).hexdigest()[:32]}"'
         headers = {
             **SECURITY_HEADERS,
@@ -111,7 +120,8 @@ class WebFiles:
             return Response(status_code=304, headers=headers)
         if encoding:
             headers["Content-Encoding"] = encoding
-        headers["Content-Type"] = _content_type(path)
+        is_text = media_type in _TEXT_TYPES
+        headers["Content-Type"] = f"{media_type}; charset=utf-8" if is_text else media_type
         headers["Content-Length"] = str(len(data))
         return Response(b"" if request.method == "HEAD" else data, headers=headers)
 
@@ -123,6 +133,16 @@ class WebFiles:
         except (OSError, ValueError):
             return None
 
+    def _compress(self, data: bytes) -> bytes:
+        digest = blake3(data).hexdigest()
+        found = self._compressed.get(digest)
+        if found is None:
+            # the same bytes at each server, and after each restart: a browser compares their digest
+            found = self._compressed[digest] = gzip.compress(data, mtime=0)
+            while len(self._compressed) > _MAX_COMPRESSED:
+                self._compressed.popitem(last=False)
+        return found
+
 
 def _is_safe(path: str) -> bool:
     """Returns whether a path names a file below the folder, and no hidden one."""
@@ -133,9 +153,8 @@ def _is_safe(path: str) -> bool:
     )
 
 
-def _content_type(path: str) -> str:
-    media_type = _TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
-    return f"{media_type}; charset=utf-8" if media_type in _TEXT_TYPES else media_type
+def _media_type(path: str) -> str:
+    return _TYPES.get(Path(path).suffix.lower(), "application/octet-stream")
 
 
 def _accepted_encodings(header: str) -> frozenset[str]:

@@ -157,6 +157,14 @@ class MemoryRunStore:
         if event not in row.events:
             row.events.append(event)
 
+    async def set_starred(self, run: RunId, user: str, starred: bool, /) -> None:
+        row = self._get_row(run)
+        (row.starred_by.add if starred else row.starred_by.discard)(user)
+
+    async def starred_of(self, user: str, runs: Sequence[RunId], /) -> frozenset[RunId]:
+        rows = self._state.runs
+        return frozenset(run for run in runs if run in rows and user in rows[run].starred_by)
+
     async def delete(self, run: RunId, /) -> None:
         row = self._get_row(run)
         if not (row.phase.is_final or row.offline):

@@ -31,7 +31,7 @@ const MAX_METRICS = 4;
 const MAX_PARAMS = 4;
 
 const WIDTHS: Readonly<Record<string, number>> = {
-  phase: 100,
+  phase: 112,
   name: 240,
   user: 100,
   submitted: 100,
@@ -49,7 +49,8 @@ export const columnTitle = (name: string): string =>
   FIELDS[name] ?? name.replace(/^(params|metrics|tags)\./, "");
 export const columnKind = (name: string): string => (name in FIELDS ? "" : (name.split(".")[0] ?? ""));
 export const columnWidth = (name: string): number =>
-  WIDTHS[name] ?? Math.min(220, Math.max(90, 34 + 7.5 * columnTitle(name).length));
+  WIDTHS[name] ??
+  Math.min(240, Math.max(90, 30 + 7.5 * columnTitle(name).length + 6.5 * columnKind(name).length));
 export const isSortable = (name: string): boolean => !UNSORTED.includes(name);
 export const isRightAligned = (name: string): boolean =>
   ["took", "number", "priority"].includes(name) || name.startsWith("metrics.") || name.startsWith("params.");
@@ -92,13 +93,15 @@ export function tookSeconds(run: Run, now: number): number | null {
 export function cellValue(run: Run, column: string, now: number): Value {
   const dot = column.indexOf(".");
   const rest = column.slice(dot + 1);
+  const own = <T>(values: Readonly<Record<string, T>>): T | null =>
+    Object.hasOwn(values, rest) ? (values[rest] ?? null) : null;
   switch (dot < 0 || column in FIELDS ? "" : column.slice(0, dot)) {
     case "params":
-      return params(run)[rest] ?? null;
+      return own(params(run));
     case "metrics":
-      return metrics(run)[rest] ?? null;
+      return own(metrics(run));
     case "tags":
-      return run.spec.tags?.[rest] ?? null;
+      return own(run.spec.tags ?? {});
   }
   const [user = "", project = "", number = ""] = run.name.split("/");
   switch (column) {

@@ -39,7 +39,7 @@ export function EditDialog({ run, onClose, onDone }: { run: Run; onClose: () => 
 }
 
 function EditForm({ run, onClose, onDone }: { run: Run; onClose: () => void; onDone: () => void }) {
-  const [label, setLabel] = useState(run.spec.label ?? "");
+  const [label, setLabel] = useState(run.spec.label);
   const [tags, setTags] = useState(formatTags(run.spec.tags ?? {}));
   const [note, setNote] = useState(run.note);
   const [error, setError] = useState<unknown>(null);
@@ -51,7 +51,7 @@ function EditForm({ run, onClose, onDone }: { run: Run; onClose: () => void; onD
       const untag = Object.keys(run.spec.tags ?? {}).filter((key) => !(key in wanted));
       const body = {
         ...UNCHANGED,
-        ...(label === (run.spec.label ?? "") ? {} : { label }),
+        ...(label === run.spec.label ? {} : { label }),
         ...(note === run.note ? {} : { note }),
         tags: wanted,
         untag,

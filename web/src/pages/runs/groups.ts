@@ -1,8 +1,14 @@
 /** The lines of the table: runs, and a heading before the first run of each group. */
 import { cellText, cellValue, type Run } from "./columns";
 
-export type Line =
-  { kind: "run"; run: Run } | { kind: "group"; text: string; count: number; isComplete: boolean };
+interface Heading {
+  kind: "group";
+  text: string;
+  count: number;
+  isComplete: boolean;
+}
+
+export type Line = { kind: "run"; run: Run } | Heading;
 
 /** Returns the lines for runs that are in the order of the group's column. The last group may go on in a page
  * that is not loaded yet. */

@@ -185,7 +185,7 @@ export function RunsPage() {
       {failure !== null && <ErrorNotice error={failure} />}
       {listing.error !== null && !isFilterRefused && (
         <p class={styles["away"]} role="status">
-          {listing.error instanceof Error ? listing.error.message : String(listing.error)}. The page continues
+          {listing.error instanceof Error ? listing.error.message : "The page failed"}. The page continues
           once it answers.
         </p>
       )}
