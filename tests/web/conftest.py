@@ -81,8 +81,9 @@ def web_runs(web_shell: Shell, web_client: Client) -> list[str]:
     return names
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """Closed before a test of another package begins: its event loop counts as running in this thread."""
     with sync_playwright() as playwright:
         expect.set_options(timeout=TIMEOUT_MS)
         chromium = launch(playwright)
@@ -90,7 +91,7 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def session_state(web_shell: Shell, web_client: Client, browser: Browser) -> Any:
     """The cookies of a browser that the one-time link of `hop ui --print` has logged in."""
     visit = Visit(browser, web_client.url)
