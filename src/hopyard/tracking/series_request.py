@@ -25,8 +25,8 @@ _ALL = "*"
 @dataclass(frozen=True, slots=True)
 class SeriesSelection:
     """names: of metrics, and of resource usage those that begin with `sys/`; `*` is any text. ranks: None
-    takes for each name the lowest rank that has it; () takes all ranks separately. x_metric: a metric whose
-    values are the x axis."""
+    takes for each name the lowest rank that has it; () takes all ranks separately. x_metric: the metric
+    on the x axis."""
 
     names: tuple[str, ...]
     ranks: tuple[int, ...] | None = None
