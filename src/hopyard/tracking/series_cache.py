@@ -187,8 +187,8 @@ def _copy(
 
 
 def _signature(history: RunHistory) -> _Signature:
-    """Returns what decides which parts of the streams are visible. The time of submission tells a run from
-    one that was removed and has the same id."""
+    """Returns what decides which parts of the streams are visible. The time of submission
+    differs from that of a removed run with the same id."""
     histories = (history, *history.evaluations)
     return tuple((each.run.submitted_at, each.visible_streams) for each in histories)
 

@@ -29,7 +29,7 @@ class Columns:
 
     @classmethod
     def of_series(cls, series: Series) -> Columns:
-        """Copies a series whose `count` is the number of omitted points."""
+        """Copies a series with the number of omitted points as `count`."""
         steps = np.array(series.steps, dtype=np.int64)
         values, times = np.array(series.values, dtype=np.float64), np.array(series.times, dtype=np.float64)
         return cls(steps, values, times, series.count + len(values))

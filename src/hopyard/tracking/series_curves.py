@@ -30,7 +30,7 @@ AxisKind = Literal["step", "time", "elapsed", "metric"]
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class SeriesCurve:
     """A series and its x axis. origin: the unix time of x = 0 on the axis `elapsed`. x_series: the metric on
     the x axis; None if the run has none of this name."""
 
@@ -67,7 +67,7 @@ class CurvePart:
 
 
 def select_curves(
-    curves: Sequence[Curve], request: CurveRequest, since: Mapping[SeriesId, SeriesMark] | None
+    curves: Sequence[SeriesCurve], request: CurveRequest, since: Mapping[SeriesId, SeriesMark] | None
 ) -> tuple[list[CurvePart], dict[SeriesId, SeriesMark]]:
     """Returns the points of curves in the range, and the marks for the next request.
 
@@ -75,7 +75,7 @@ def select_curves(
     A curve of which earlier points changed is returned in full, as are all curves over another metric.
     """
     marks = {curve.id: _mark(curve, request.axis) for curve in curves}
-    chosen: list[tuple[Curve, bool, npt.NDArray[Any], Positions]] = []
+    chosen: list[tuple[SeriesCurve, bool, npt.NDArray[Any], Positions]] = []
     for curve in curves:
         skipped, known = 0, None if since is None else since.get(curve.id)
         if known is not None:
@@ -105,7 +105,7 @@ def _begins_with(columns: Columns, known: SeriesMark) -> bool:
     return 0 <= known.length <= len(columns) and columns.checksum(known.length) == known.checksum
 
 
-def _mark(curve: Curve, axis: AxisKind) -> SeriesMark:
+def _mark(curve: SeriesCurve, axis: AxisKind) -> SeriesMark:
     length = len(curve.columns)
     checksum = curve.columns.checksum(length)
     if axis == "metric" and curve.x_series is not None:
@@ -114,7 +114,7 @@ def _mark(curve: Curve, axis: AxisKind) -> SeriesMark:
     return SeriesMark(length, checksum)
 
 
-def _x_values(curve: Curve, axis: AxisKind) -> npt.NDArray[Any]:
+def _x_values(curve: SeriesCurve, axis: AxisKind) -> npt.NDArray[Any]:
     columns = curve.columns
     if axis == "step":
         return columns.steps
@@ -128,7 +128,7 @@ def _x_values(curve: Curve, axis: AxisKind) -> npt.NDArray[Any]:
 
 
 def _part(
-    curve: Curve,
+    curve: SeriesCurve,
     x: npt.NDArray[Any],
     positions: Positions,
     bounds: tuple[float, float],

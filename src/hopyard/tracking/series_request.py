@@ -14,7 +14,7 @@ from hopyard.interfaces.streams import Streams
 from hopyard.tracking.run_history import RunHistory
 from hopyard.tracking.series_cache import RunLengths, SeriesCache
 from hopyard.tracking.series_columns import Columns
-from hopyard.tracking.series_curves import Curve
+from hopyard.tracking.series_curves import SeriesCurve
 from hopyard.tracking.usage_series import SYSTEM_STREAM
 
 _MAX_POINTS, _MIN_POINTS_PER_RUN = 4_000_000, 100_000  # of a request
@@ -25,8 +25,8 @@ _ALL = "*"
 @dataclass(frozen=True, slots=True)
 class SeriesSelection:
     """names: of metrics, and of resource usage those that begin with `sys/`; `*` is any text. ranks: None
-    takes for each name the lowest rank that has it; () takes all ranks separately. x_metric: a metric whose
-    values are the x axis."""
+    takes for each name the lowest rank that has it; () takes all ranks separately. x_metric: the metric
+    on the x axis."""
 
     names: tuple[str, ...]
     ranks: tuple[int, ...] | None = None
@@ -41,14 +41,14 @@ async def load_lengths(streams: Streams, histories: Sequence[RunHistory]) -> Run
 
 async def read_curves(
     cache: SeriesCache, streams: Streams, histories: Sequence[RunHistory], selection: SeriesSelection
-) -> list[Curve]:
+) -> list[SeriesCurve]:
     """Returns the selected series of each run, in the order of the runs. Raises SpecError for too many
     series."""
     lengths = await load_lengths(streams, histories)
     max_points = max(_MIN_POINTS_PER_RUN, _MAX_POINTS // max(1, len(histories)))
     names = [name for name in selection.names if not name.startswith(SYSTEM_PREFIX)]
     usage_names = [name for name in selection.names if name.startswith(SYSTEM_PREFIX)]
-    curves: list[Curve] = []
+    curves: list[SeriesCurve] = []
     for history in histories:
         run = history.run
         origin = (run.started_at or run.submitted_at).timestamp()
@@ -58,12 +58,12 @@ async def read_curves(
                 found = await cache.metrics(history, lengths, names=wanted, rank=rank, max_points=max_points)
                 x_series = None if selection.x_metric is None else found.get(selection.x_metric)
                 for name, columns in _matching(found, names):
-                    curves.append(Curve((run.id, rank, name), columns, origin, x_series))
+                    curves.append(SeriesCurve((run.id, rank, name), columns, origin, x_series))
         if usage_names:
             for rank in _ranks(lengths, run.id, (SYSTEM_STREAM,), selection.ranks):
                 found = await cache.usage(history, lengths, rank=rank, max_points=max_points)
                 for name, columns in _matching(found, usage_names):
-                    curves.append(Curve((run.id, rank, name), columns, origin))
+                    curves.append(SeriesCurve((run.id, rank, name), columns, origin))
         if len(curves) > MAX_SERIES:
             raise SpecError(
                 f"a request has at most {MAX_SERIES} series, these names match more",

@@ -127,7 +127,7 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         `environment.packages` of a spec are empty, `params`, `tags`, `summary`, `latest` and commands are
         truncated, and a study is a summary. `GET /runs/{id}` has everything. `where` and `sort` look at all
         runs that match the other filters; pages of a sorted listing follow its order. A page has all runs of
-        `id`, whatever its limit."""
+        `id`, also beyond `limit`."""
         query = request.query
         if request.caller.run is not None and query.parent != request.caller.run:
             raise Forbidden(

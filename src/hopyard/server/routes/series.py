@@ -26,9 +26,9 @@ from hopyard.tracking.series_curves import (
     BUCKET_COLUMNS,
     POINT_COLUMNS,
     AxisKind,
-    Curve,
     CurvePart,
     CurveRequest,
+    SeriesCurve,
     select_curves,
 )
 from hopyard.tracking.series_request import SeriesSelection, read_curves
@@ -196,7 +196,7 @@ async def _load_histories(
 
 
 def _encode(
-    curves: Sequence[Curve],
+    curves: Sequence[SeriesCurve],
     request: CurveRequest,
     since: dict[SeriesId, SeriesMark] | None,
     unavailable: Sequence[UnavailableOut],
