@@ -83,6 +83,7 @@ from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.sessions import SqlSessionStore
 from hopyard.stores.sql.storage import SqlStorageStore
 from hopyard.stores.sql.usage import SqlUsageStore
 from hopyard.stores.stream_files import FolderStreams
@@ -102,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--home", type=Path, help="the home folder (default: $HOPYARD_HOME, or ~/.hopyard)")
     parser.add_argument(
         "--port", type=int, help="the port on loopback (default: the previous port, else a free one)"
+    )
+    parser.add_argument(
+        "--web-ui", type=Path, help="a folder of built files of the web UI (default: that of the package)"
     )
     options = parser.parse_args(arguments)
     home = Home(options.home.expanduser().absolute()) if options.home else Home.default()
@@ -133,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     warning=warning,
                     scripts_umask=scripts_umask,
                     permission_fixes=permission_fixes,
+                    web_folder=options.web_ui and options.web_ui.expanduser().absolute(),
                 )
             )
     except (HopyardError, OSError, ExceptionGroup) as caught:
@@ -244,12 +249,14 @@ async def serve(
     warning: str,
     scripts_umask: int,
     permission_fixes: Iterator[str],
+    web_folder: Path | None = None,
 ) -> None:
     """Opens everything, serves until SIGTERM, SIGINT or `POST /shutdown`, closes everything. Runs continue
     without the server.
 
     warning: shown to the owner. scripts_umask: the umask of the runs' scripts. permission_fixes: the
-    remaining steps of `Home.make_entries_private`, carried out in the background.
+    remaining steps of `Home.make_entries_private`, carried out in the background. web_folder: of the built
+    files of the web UI; None: those of the package.
     """
     end_event = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -313,6 +320,7 @@ async def serve(
                 media_bytes=settings.runs.max_media_bytes,
             ),
             access=access,
+            sessions=SqlSessionStore(database),
             blobs=blobs,
             streams=streams,
             engine=engine,
@@ -348,7 +356,7 @@ async def serve(
             home.restored_file.unlink()
         discovery_files = DiscoveryFiles(home, url, started_at, warning, reserves.retry_with_reserve)
         server = HttpServer(
-            create_api(services, settings.server.limits),
+            create_api(services, settings.server.limits, web_folder=web_folder),
             services,
             end_event,
             settings=settings.server,

@@ -39,6 +39,7 @@ from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.sessions import SqlSessionStore
 from hopyard.stores.sql.storage import SqlStorageStore
 from hopyard.stores.sql.usage import SqlUsageStore
 from hopyard.stores.stream_files import FolderStreams
@@ -63,7 +64,7 @@ class ApiServer:
     @property
     def body_memory(self) -> BodyMemory:
         """The memory for request bodies and responses, below the applications that pass connections on."""
-        endpoint = self.app._api._api.routes[0].endpoint
+        endpoint = self.app._api._api._api.routes[0].endpoint
         return cast(BodyMemory, endpoint._request_guard.bodies)
 
     def count_subscribers(self, run: dict[str, Any]) -> int:
@@ -190,6 +191,7 @@ async def api_server(
     quota_bytes: int = 0,
     stream_limits: StreamLimits = NO_LIMITS,
     script: ReplicaScript = FOREVER,
+    web_folder: Path | None = None,
 ) -> AsyncIterator[ApiServer]:
     """Without `loops` no controller runs, so that a submitted run stays queued.
 
@@ -216,6 +218,7 @@ async def api_server(
         storage_quota_bytes=quota_bytes,
         stream_limits=stream_limits,
         access=access,
+        sessions=SqlSessionStore(database),
         blobs=blobs,
         streams=streams,
         engine=engine,
@@ -228,7 +231,7 @@ async def api_server(
         request_shutdown=shutdown_requested.set,
         keep_checkpoints=keep_checkpoints,
     )
-    app = create_api(services, limits)
+    app = create_api(services, limits, web_folder=web_folder)
     running = asyncio.get_running_loop().create_task(services.controller.run()) if loops else None
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as http:

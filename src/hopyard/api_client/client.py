@@ -79,6 +79,11 @@ class Client(HttpClient):
         reply: api.OpenPortOut = self.call("POST", f"/runs/{run}/ports", json_body=body)
         return reply
 
+    def create_session_link(self) -> api.SessionLinkOut:
+        """Create a link to the web UI that logs a browser in, once, within a minute."""
+        reply: api.SessionLinkOut = self.call("POST", "/session/links", json_body={})
+        return reply
+
     def create_token(self, body: api.TokenIn) -> api.NewTokenOut:
         """Create a token and return it, only once."""
         reply: api.NewTokenOut = self.call("POST", "/tokens", json_body=body, send_once=True)
@@ -115,6 +120,10 @@ class Client(HttpClient):
     def delete_secret(self, secret: str) -> None:
         """Remove a secret of the caller."""
         self.call("DELETE", f"/secrets/{secret}")
+
+    def delete_session(self) -> None:
+        """Log the browser out: end its session."""
+        self.call("DELETE", "/session")
 
     def delete_token(self, token: str) -> api.TokenOut:
         """Revoke a token."""
@@ -250,6 +259,11 @@ class Client(HttpClient):
     def get_secrets(self) -> api.SecretsOut:
         """List the names of the caller's secrets, and when each was last set."""
         reply: api.SecretsOut = self.call("GET", "/secrets")
+        return reply
+
+    def get_session(self) -> api.SessionOut:
+        """Get the user of a session or token, and the value that changes by a session need."""
+        reply: api.SessionOut = self.call("GET", "/session")
         return reply
 
     def get_status(self) -> api.StatusOut:
@@ -466,6 +480,11 @@ class Client(HttpClient):
         """Read and check stored blobs in the order of their digests, some per request: the next request
         continues after `last`."""
         reply: api.ScrubOut = self.call("POST", "/blobs/scrub", json_body=body or {})
+        return reply
+
+    def session(self, body: api.LoginIn | None = None) -> api.SessionOut:
+        """Log a browser in, by the secret of a link or by a user's token."""
+        reply: api.SessionOut = self.call("POST", "/session", json_body=body or {})
         return reply
 
     def shutdown(self, body: api.ShutdownIn | None = None) -> None:

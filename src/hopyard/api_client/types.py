@@ -656,6 +656,13 @@ class LockIn(TypedDict):
     packages: NotRequired[Mapping[str, str]]
 
 
+class LoginIn(TypedDict):
+    """Either the secret of a link, or a user's token."""
+
+    link: NotRequired[str | None]
+    token: NotRequired[str | None]
+
+
 class LookIn(TypedDict):
     """trials: the requested runs, each with the phase last seen. cursors: the known part of their report
     streams, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait if nothing has changed."""
@@ -1493,6 +1500,32 @@ class SeriesOut(TypedDict):
     steps: list[int]
     times: list[float | None]
     values: list[float | Literal["-Infinity", "Infinity", "NaN"]]
+
+
+class SessionLinkOut(TypedDict):
+    """url: of the web UI. link: starts one session in the browser that opens it, before `expires_at`."""
+
+    expires_at: str
+    link: str
+    url: str
+
+
+class SessionOut(TypedDict):
+    """scopes: of the token to which the session belongs, with the scopes that they include. token: its
+    id. owner: whether the user owns the server. admin_queues: the queues of which the user is an
+    administrator. csrf: the value of the header `X-Hopyard-Session`, which requests with the cookie other
+    than GET and HEAD need. expires_at: of the session. For a request with a token, csrf is "" and
+    expires_at null. server, version: the name of the server's machine, and the server's version."""
+
+    admin_queues: list[str]
+    csrf: str
+    expires_at: str | None
+    owner: bool
+    scopes: list[Scope]
+    server: str
+    token: str
+    user: str
+    version: str
 
 
 class ShutdownIn(TypedDict):

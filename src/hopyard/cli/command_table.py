@@ -148,6 +148,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("up", SERVER_SECTION, "server:up", "Start the server of this machine."),
     CommandEntry("down", SERVER_SECTION, "server:down", "Stop the server of this machine."),
+    CommandEntry("ui", SERVER_SECTION, "ui:ui", "Open the web UI in a browser, logged in."),
     CommandEntry(
         "status", SERVER_SECTION, "server:status", "Show the state of the server, its runs and its nodes."
     ),

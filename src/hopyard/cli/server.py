@@ -39,6 +39,7 @@ def up(as_json: bool) -> None:
     console.print_message(
         f"{'runs already' if before else 'started'}: {server.url}  (pid {server.pid}, home {home.root})"
     )
+    console.print_message(f"web UI: {server.url}/  (`hop ui` opens it, logged in)")
     for warning in _print_warnings(server.warning):
         console.print_message(f"warning: {warning}")
 

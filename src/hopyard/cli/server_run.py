@@ -132,7 +132,7 @@ def open_served(
         console.print_line(link)
     else:
         console.print_line(f"open within a minute: {link}")
-    if not (print_only or no_browser) and _has_browser():
+    if not (print_only or no_browser) and has_browser():
         import webbrowser
 
         webbrowser.open(link)
@@ -142,7 +142,8 @@ def open_served(
     return 0
 
 
-def _has_browser() -> bool:
+def has_browser() -> bool:
+    """Returns whether a browser can open on this machine."""
     return sys.platform == "darwin" or any(os.environ.get(name) for name in _DISPLAYS)
 
 

@@ -1,10 +1,11 @@
-"""The ASGI application: all endpoints below `/api/v1`, and their description."""
+"""The ASGI application: all endpoints below `/api/v1`, their description, and the web UI."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from starlette.responses import Response
@@ -42,6 +43,7 @@ from hopyard.server.routes.run_list import run_list_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.secrets import secret_endpoints
 from hopyard.server.routes.server import server_endpoints
+from hopyard.server.routes.session import session_endpoints
 from hopyard.server.routes.streams import stream_endpoints
 from hopyard.server.routes.studies import study_endpoints
 from hopyard.server.routes.tokens import token_endpoints
@@ -49,17 +51,24 @@ from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
 from hopyard.server.routes.why import why_endpoints
 from hopyard.server.services import Services
+from hopyard.server.web.session_access import SessionAccess
+from hopyard.server.web.web_app import WebApp
+from hopyard.server.web.web_files import WebFiles
 
 API_PREFIX = "/api/v1"
+WEB_FOLDER = Path(__file__).parents[1] / "web_ui"
 
 
 def all_endpoints(
-    services: Services, access: PortAccess | None = None, consoles: ConsoleAccess | None = None
+    services: Services,
+    access: PortAccess | None = None,
+    consoles: ConsoleAccess | None = None,
+    sessions: SessionAccess | None = None,
 ) -> list[Endpoint[Any, Any]]:
     """Returns all endpoints, the most used first, since paths are matched in this order.
 
     access: to the ports of runs, shared with the application that passes connections through to them.
-    consoles: likewise, to their consoles.
+    consoles: likewise, to their consoles. sessions: of browsers, shared with the checks of all requests.
     """
     actions = set[str]()
     endpoints: list[Endpoint[Any, Any]] = [
@@ -87,23 +96,30 @@ def all_endpoints(
         *user_endpoints(services),
         *token_endpoints(services),
         *secret_endpoints(services),
+        *session_endpoints(services, sessions or _session_access(services)),
         *server_endpoints(services),
     ]
-    actions.update(endpoint.action for endpoint in endpoints if endpoint.auth != "anyone")
+    actions.update(endpoint.action for endpoint in endpoints if endpoint.auth != "anyone" or endpoint.audit)
     return endpoints
 
 
-def create_api(services: Services, limits: LimitSettings | None = None) -> PortProxy:
+def create_api(
+    services: Services, limits: LimitSettings | None = None, *, web_folder: Path | None = None
+) -> PortProxy:
     """Returns the ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
+
+    web_folder: the built files of the web UI; by default those of the package.
 
     It is a plain router without middleware. A resource turns every error into a response itself. The
     middleware of Starlette would do so again around each request and each part of a response.
     """
     access, console_access = PortAccess(services), ConsoleAccess(services)
-    endpoints = all_endpoints(services, access, console_access)
+    sessions = _session_access(services)
+    endpoints = all_endpoints(services, access, console_access, sessions)
     limits = limits or LimitSettings()
     guard = RequestGuard(
         services.tokens,
+        sessions,
         UserRateLimits(limits, now=time.monotonic),
         BodyMemory(limits.body_memory_bytes),
         Auditor(services.audit, services.runs, now=services.now),
@@ -127,8 +143,13 @@ def create_api(services: Services, limits: LimitSettings | None = None) -> PortP
         [Route(API_PREFIX + path, EndpointResource(group, guard)) for path, group in groups.items()],
         default=_not_found_app,
     )
-    consoles = ConsoleProxy(api, services, console_access)
+    web = WebApp(api, WebFiles(WEB_FOLDER if web_folder is None else web_folder))
+    consoles = ConsoleProxy(web, services, console_access)
     return PortProxy(consoles, services, access, on_close=consoles.close)
+
+
+def _session_access(services: Services) -> SessionAccess:
+    return SessionAccess(services.sessions, services.tokens, now=services.now)
 
 
 def _group_by_path(endpoints: Sequence[Endpoint[Any, Any]]) -> dict[str, list[Endpoint[Any, Any]]]:

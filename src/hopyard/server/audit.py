@@ -220,7 +220,7 @@ class Auditor:
         detail: Mapping[str, Any],
     ) -> AuditRecord:
         return AuditRecord(
-            self._now(), caller.user, action, *target, outcome, _origin(request), caller.token, detail
+            self._now(), caller.user, action, *target, outcome, request_origin(request), caller.token, detail
         )
 
 
@@ -254,7 +254,7 @@ async def record_stops(
             str(run.name),
             run.id,
             Outcome.DONE,
-            _origin(request),
+            request_origin(request),
             caller.token,
             {"cause": cause_action},
         )
@@ -270,7 +270,8 @@ async def record_stops(
         )
 
 
-def _origin(request: Request) -> str:
+def request_origin(request: Request) -> str:
+    """Returns the sender's Unix user where the protocol knows it, else its address."""
     state = request.scope.get("state")
     peer = state.get(PEER_SCOPE_KEY) if state else None
     return peer or (request.client.host if request.client else "")

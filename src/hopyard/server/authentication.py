@@ -54,7 +54,7 @@ class Caller:
     that run only.
 
     scopes: of a user's token, including implied scopes. token: its id. server: whether the caller is another
-    server of the database.
+    server of the database. session: whether the request came with the cookie of a browser.
     """
 
     user: str
@@ -63,6 +63,7 @@ class Caller:
     scopes: frozenset[Scope] = ALL_SCOPES
     token: str = ""
     server: bool = False
+    session: bool = False
 
     def require_scope(self, scope: Scope) -> None:
         """Raises Forbidden when the request came with a user's token that lacks the scope."""
@@ -205,11 +206,12 @@ class TokenAuthenticator:
         return (
             await self._authenticate_run(token)
             if token.startswith(RUN_TOKEN_PREFIX)
-            else await self._authenticate_user(token)
+            else await self.authenticate_user(hash_token(token))
         )
 
-    async def _authenticate_user(self, text: str) -> Caller:
-        key, now = hash_token(text), self._now()
+    async def authenticate_user(self, key: str) -> Caller:
+        """Returns the user of the token with this hash. Raises AuthError."""
+        now = self._now()
         token, until = self._user_tokens.get(key, (None, now))
         if token is None or until <= now:
             token = await self._store.find_token(key)

@@ -32,6 +32,7 @@ from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.session_store import SessionStore
 from hopyard.interfaces.storage_store import StorageStore
 from hopyard.interfaces.streams import Streams
 from hopyard.interfaces.usage_store import UsageStore
@@ -68,6 +69,7 @@ async def build_services(
     audit: AuditStore,
     storage: StorageStore,
     access: AccessStore,
+    sessions: SessionStore,
     blobs: Blobs,
     streams: Streams,
     engine: Engine,
@@ -179,6 +181,7 @@ async def build_services(
         pending_commands=PendingCommands(commands, shared_database=bool(server_key)),
         datasets=datasets,
         access=access,
+        sessions=sessions,
         blobs=blobs,
         streams=streams,
         tokens=tokens,

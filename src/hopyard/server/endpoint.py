@@ -49,6 +49,7 @@ from hopyard.server.responses import (
     log,
     simple_error_response,
 )
+from hopyard.server.web.session_access import SessionAccess
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -98,7 +99,7 @@ class Endpoint(Generic[Q, B]):
 
     audit: the action in the audit log; by default derived from method and path. unaudited_reason: why a
     request other than GET is not recorded there: it changes nothing, or only what runs report about
-    themselves.
+    themselves, or `handler` records it itself.
 
     scope: the required scope of a user's token; by default READ for GET and HEAD, else SUBMIT. query, body:
     msgspec structs of the query and the JSON body. A BinaryBody is read by `handler` itself, within `limit`.
@@ -200,6 +201,7 @@ class RequestGuard:
     timeouts."""
 
     tokens: TokenAuthenticator
+    sessions: SessionAccess
     rates: UserRateLimits
     bodies: BodyMemory
     audit: Auditor
@@ -309,7 +311,7 @@ class EndpointResource:
         caller = _ANONYMOUS
         try:
             if endpoint.auth != "anyone":
-                caller = await self._tokens.authenticate(request.headers.get("authorization"))
+                caller = await self._request_guard.sessions.authenticate(request)
                 await self._check_permission(endpoint, caller, path)
             return await self._respond_to(caller, endpoint, decoder, request, lease)
         except RunEnded:  # sent by a replica that reports after its end

@@ -24,6 +24,7 @@ from hopyard.interfaces.engine import PortStream
 from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.session_store import SessionStore
 from hopyard.interfaces.streams import Streams
 from hopyard.interfaces.usage_store import UsageStore
 from hopyard.server.authentication import TokenAuthenticator
@@ -84,6 +85,7 @@ class Services:
     pending_commands: PendingCommands
     datasets: DatasetStore
     access: AccessStore
+    sessions: SessionStore
     blobs: Blobs
     streams: Streams
     tokens: TokenAuthenticator

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0029"  # the newest migration
+HEAD = "0030"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -396,6 +396,16 @@ tokens = Table(
     Column("scopes", Text, nullable=False, server_default="admin"),  # separated by commas
     Column("expires_at", BigInteger),
     Column("used_at", BigInteger),
+)
+
+web_sessions = Table(
+    "web_sessions",
+    metadata,
+    Column("hash", _Key, primary_key=True),
+    Column("kind", _Key, nullable=False),  # "link" until it is used, then "session"
+    Column("token", _Key, nullable=False),  # the hash of a row of `tokens`, which may be removed
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
 )
 
 former_users = Table("former_users", metadata, Column("user_name", _Key, primary_key=True))  # removed users

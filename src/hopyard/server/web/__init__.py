@@ -1,0 +1,1 @@
+"""The web UI: sessions of browsers, and the files of the pages."""
