@@ -120,6 +120,8 @@ export interface TreeFile {
   path: string;
   sizeBytes: number;
   read: () => Promise<Uint8Array<ArrayBuffer>>;
+  /** The beginning of a large file. */
+  head: () => Promise<Uint8Array<ArrayBuffer>>;
 }
 
 /** Reads the list of files of a tree by its digest. */
@@ -130,6 +132,7 @@ export async function readManifest(manifest: string): Promise<TreeFile[]> {
     path,
     sizeBytes,
     read: () => readBlobs(manifest, chunks),
+    head: () => readBlobs(manifest, chunks.slice(0, 1)),
   }));
 }
 
@@ -144,20 +147,51 @@ export async function listWorkFiles(id: string): Promise<TreeFile[]> {
   );
   const files = pages.flatMap((page) => page.files);
   const hasRanks = files.some((file) => file.rank > 0);
-  return files.map((file) => ({
-    path: hasRanks ? `rank ${file.rank}/${file.path}` : file.path,
-    sizeBytes: file.size_bytes,
-    read: async () => {
-      const { path, rank, encoded = false } = file;
-      const body = await data(
-        api.GET("/api/v1/runs/{id}/file", {
-          params: { path: { id }, query: { path, rank, encoded } },
-          parseAs: "arrayBuffer",
-        }),
-      );
-      return new Uint8Array(body as unknown as ArrayBuffer);
-    },
-  }));
+  return files.map((file) => {
+    const { path, rank, encoded = false } = file;
+    const query = { path, rank, encoded };
+    return {
+      path: hasRanks ? `rank ${rank}/${path}` : path,
+      sizeBytes: file.size_bytes,
+      read: async () => {
+        const body = await data(
+          api.GET("/api/v1/runs/{id}/file", { params: { path: { id }, query }, parseAs: "arrayBuffer" }),
+        );
+        return new Uint8Array(body as unknown as ArrayBuffer);
+      },
+      head: async () => {
+        const { data: body } = await api.GET("/api/v1/runs/{id}/file", {
+          params: { path: { id }, query },
+          parseAs: "stream",
+        });
+        return readBeginning(body as unknown as ReadableStream<Uint8Array>);
+      },
+    };
+  });
+}
+
+const HEAD_BYTES = 1 << 20;
+
+async function readBeginning(stream: ReadableStream<Uint8Array>): Promise<Uint8Array<ArrayBuffer>> {
+  const reader = stream.getReader();
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  while (size < HEAD_BYTES) {
+    const { done, value } = await reader.read();
+    if (done) {
+      break;
+    }
+    parts.push(value);
+    size += value.length;
+  }
+  await reader.cancel();
+  const joined = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    joined.set(part, at);
+    at += part.length;
+  }
+  return joined;
 }
 
 /** Gives a command to a live run, and waits for its answer. Throws ApiError where the run refuses it. */
