@@ -4,7 +4,8 @@ import { FrameParser, joinBlobs } from "./frames";
 const encoder = new TextEncoder();
 
 test("frames arrive whole, wherever the bytes are cut", () => {
-  const output = '{"kind":"output","attempt":"r.1","rank":0,"stream":"stdout","offset":0,"size":8}\na\n{"b"}\n';
+  const output =
+    '{"kind":"output","attempt":"r.1","rank":0,"stream":"stdout","offset":0,"size":8}\na\n{"b"}\n';
   const stream = encoder.encode(`{"kind":"state"}\n${output}{"kind":"ping"}\n`);
   for (let size = 1; size <= stream.length; size += 7) {
     const parser = new FrameParser();

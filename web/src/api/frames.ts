@@ -46,7 +46,7 @@ export function joinBlobs(pack: Uint8Array): Uint8Array<ArrayBuffer> {
   const view = new DataView(pack.buffer, pack.byteOffset, pack.byteLength);
   const parts: Uint8Array[] = [];
   let size = 0;
-  for (let at = 0; at < pack.length; ) {
+  for (let at = 0; at < pack.length;) {
     const length = at + 40 <= pack.length ? Number(view.getBigUint64(at + 32, true)) : Infinity;
     if (at + 40 + length > pack.length) {
       throw new Error("the content arrived incomplete");

@@ -74,7 +74,7 @@ export async function readRaw(
     },
     parseAs: "arrayBuffer",
   });
-  const bytes = new Uint8Array((body as ArrayBuffer | undefined) ?? new ArrayBuffer(0));
+  const bytes = new Uint8Array(body ?? new ArrayBuffer(0));
   return { bytes, length: Number(response.headers.get("X-Length") ?? bytes.length) };
 }
 
@@ -113,7 +113,7 @@ async function readBlobs(manifest: string, digests: string[]): Promise<Uint8Arra
   const body = await data(
     api.POST("/api/v1/blobs/fetch", { body: { manifest, digests }, parseAs: "arrayBuffer" }),
   );
-  return joinBlobs(new Uint8Array(body as unknown as ArrayBuffer));
+  return joinBlobs(new Uint8Array(body));
 }
 
 export interface TreeFile {
@@ -148,7 +148,7 @@ export async function listWorkFiles(id: string): Promise<TreeFile[]> {
   const files = pages.flatMap((page) => page.files);
   const hasRanks = files.some((file) => file.rank > 0);
   return files.map((file) => {
-    const { path, rank, encoded = false } = file;
+    const { path, rank, encoded } = file;
     const query = { path, rank, encoded };
     return {
       path: hasRanks ? `rank ${rank}/${path}` : path,
@@ -157,7 +157,7 @@ export async function listWorkFiles(id: string): Promise<TreeFile[]> {
         const body = await data(
           api.GET("/api/v1/runs/{id}/file", { params: { path: { id }, query }, parseAs: "arrayBuffer" }),
         );
-        return new Uint8Array(body as unknown as ArrayBuffer);
+        return new Uint8Array(body);
       },
       head: async () => {
         const { data: body } = await api.GET("/api/v1/runs/{id}/file", {

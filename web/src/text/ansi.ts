@@ -22,9 +22,7 @@ export const MAX_LINE = 16_384;
 const PLAIN: TextStyle = Object.freeze({});
 // CSI; strings such as OSC up to BEL or ST, also without an end; other escapes of two or three characters
 const ESCAPE =
-  // eslint-disable-next-line no-control-regex
   /(?:\x1b\[|\x9b)([0-?]*)[ -/]*(?:([@-~])|$)|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])(?:[^\x07\x1b\x9c]|\x1b(?!\\))*(?:\x07|\x1b\\|\x9c|$)|\x1b[ -/]*(?:[0-~])?/y;
-// eslint-disable-next-line no-control-regex
 const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/;
 // direction marks reorder what is read: they are shown as a sign
 const MARKS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;

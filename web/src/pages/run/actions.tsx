@@ -57,14 +57,17 @@ export function Actions({
   const props = { run, onClose: close };
   return (
     <div class={styles["actions"]}>
-      {Object.keys(isLive ? run.spec.ports : {}).map((port) => (
+      {Object.keys((isLive && run.spec.ports) || {}).map((port) => (
         <Button key={port} onClick={() => openPort(port)}>
           Open {port} ↗
         </Button>
       ))}
       {isLive && run.phase === "running" && <Button onClick={() => setOpen("pause")}>Pause</Button>}
       {(run.phase === "paused" || isHeld) && (
-        <Button kind="primary" onClick={() => attempt(giveCommand(run.id, { kind: "resume", params: {}, release: false }))}>
+        <Button
+          kind="primary"
+          onClick={() => attempt(giveCommand(run.id, { kind: "resume", params: {}, release: false }))}
+        >
           Resume
         </Button>
       )}

@@ -28,7 +28,7 @@ export function CheckpointsTab({
     setError(null);
     data(
       api.POST("/api/v1/runs/{id}/checkpoints/{step}/keep", {
-        params: { path: { id: run.id, step: String(checkpoint.step) }, query: { kept: !checkpoint.kept } },
+        params: { path: { id: run.id, step: String(checkpoint.step) }, query: { kept: checkpoint.kept ? 0 : 1 } },
       }),
     )
       .then(reload)
@@ -107,8 +107,8 @@ export function CheckpointsTab({
           }}
         >
           <p>
-            It frees up to {formatBytes(ofStep.reduce((sum, each) => sum + each.size_bytes, 0))}; parts that other
-            checkpoints share stay. Nothing can start from it any more.
+            It frees up to {formatBytes(ofStep.reduce((sum, each) => sum + each.size_bytes, 0))}; parts that
+            other checkpoints share stay. Nothing can start from it any more.
           </p>
         </ActionDialog>
       )}

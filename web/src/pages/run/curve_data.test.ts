@@ -14,7 +14,15 @@ test("a curve is over steps, or over the times that are known", () => {
 test("marks are applied commands and checkpoints, in the order of the axis", () => {
   const at = (seconds: number) => new Date(seconds * 1000).toISOString();
   const command = (fields: object) =>
-    ({ kind: "set", state: "applied", step: 4, created_at: at(104), answered_at: at(105), changes: {}, ...fields }) as Command;
+    ({
+      kind: "set",
+      state: "applied",
+      step: 4,
+      created_at: at(104),
+      answered_at: at(105),
+      changes: {},
+      ...fields,
+    }) as Command;
   const commands = [
     command({ changes: { lr: [0.1, 0.01] } }),
     command({ state: "refused", step: 1 }),
@@ -29,7 +37,11 @@ test("marks are applied commands and checkpoints, in the order of the axis", () 
 });
 
 test("samples become a chart for each quantity, and a curve for each rank and GPU", () => {
-  const sample = { t: 101, rank: 1, cpu_percent: 50, memory_bytes: 7, host_sent_bytes_per_s: null };
+  const sample = { t: 101, rank: 1, cpu_percent: 50, memory_bytes: 7, host_sent_bytes_per_s: null,
+    host_received_bytes_per_s: null,
+    read_bytes_per_s: null,
+    write_bytes_per_s: null,
+  };
   const gpus = [{ index: 0, utilisation_percent: null, memory_bytes: 9 }];
   const charts = systemCharts(
     [

@@ -73,7 +73,11 @@ export function CurvesTab({
     [axis, start, commands, checkpoints],
   );
   const all = useMemo(
-    () => Object.assign({}, ...(metrics.data ?? []).map((page) => page.series)) as Schemas["MetricsOut"]["series"],
+    () =>
+      Object.assign(
+        {},
+        ...(metrics.data ?? []).map((page) => page.series),
+      ) as Schemas["MetricsOut"]["series"],
     [metrics.data],
   );
   const charts = useMemo(
@@ -126,7 +130,9 @@ export function CurvesTab({
           <input type="checkbox" checked={isLogY} onChange={() => set("log", isLogY ? "" : "y")} /> Log scale
         </label>
       </div>
-      {Object.keys(all).length === 0 && <Empty title="No metrics yet" command="hop.log(loss=loss, step=step)" />}
+      {Object.keys(all).length === 0 && (
+        <Empty title="No metrics yet" command="hop.log(loss=loss, step=step)" />
+      )}
       <div class={styles["charts"]}>
         {names.map((name) => {
           const series = all[name];

@@ -1,6 +1,6 @@
 /** The dialogs of what can be done to a run. */
 import { useState } from "preact/hooks";
-import { api, data } from "@/api/client";
+import { api, data, type Schemas } from "@/api/client";
 import { giveCommand, isFinal, type Checkpoint, type Run } from "@/api/runs";
 import { formatBytes } from "@/text/format";
 import { parseParam } from "@/text/shell";
@@ -25,7 +25,7 @@ export function StopDialog({ run, onClose }: Props) {
         await data(
           api.POST("/api/v1/runs/{id}/stop", {
             params: { path: { id: run.id } },
-            body: { at_safe_point: waits, grace_s: Number(grace) },
+            body: { at_safe_point: waits, grace_s: Number(grace), signal: null, trial: null },
           }),
         );
       }}
@@ -97,8 +97,8 @@ export function SetDialog({ run, onClose }: Props) {
       }}
     >
       <p>
-        All processes take the value at the same safe point. Optimizers that are bound follow. Later attempts of
-        the run keep it.
+        All processes take the value at the same safe point. Optimizers that are bound follow. Later attempts
+        of the run keep it.
       </p>
       <label>
         Parameter
@@ -153,7 +153,7 @@ export function ForkDialog({
               ),
               checkpoint: checkpoint === "" ? null : Number(checkpoint),
               ...(label !== "" && { label }),
-            },
+            } as Schemas["ForkIn"],
           }),
         );
         onForked(fork.name);
@@ -225,8 +225,8 @@ export function DeleteDialog({
         {trials > 0 ? ` and its ${trials} trials` : ""}. This cannot be undone.
       </p>
       <p>
-        It frees up to <strong>{formatBytes(bytes)}</strong> of checkpoints and kept files. What other runs use
-        as well stays: code, datasets, environments, and checkpoints that forks start from.
+        It frees up to <strong>{formatBytes(bytes)}</strong> of checkpoints and kept files. What other runs
+        use as well stays: code, datasets, environments, and checkpoints that forks start from.
       </p>
     </ActionDialog>
   );
@@ -236,7 +236,7 @@ export function NoteDialog({ run, onClose }: Props) {
   const [label, setLabel] = useState(run.spec.label);
   const [note, setNote] = useState(run.note);
   const [tags, setTags] = useState(
-    Object.entries(run.spec.tags)
+    Object.entries(run.spec.tags ?? {})
       .map(([key, value]) => `${key}=${value}`)
       .join("\n"),
   );
@@ -264,9 +264,9 @@ export function NoteDialog({ run, onClose }: Props) {
             body: {
               note,
               tags: next,
-              untag: Object.keys(run.spec.tags).filter((key) => !Object.hasOwn(next, key)),
+              untag: Object.keys(run.spec.tags ?? {}).filter((key) => !Object.hasOwn(next, key)),
               ...(label !== run.spec.label && { label }),
-            },
+            } as Schemas["UpdateIn"],
           }),
         );
       }}

@@ -34,7 +34,11 @@ export function EventsTab({ run, commands }: { run: Run; commands: readonly Comm
   if (events.data === null) {
     return events.error === null ? <Loading /> : <ErrorNotice error={events.error} />;
   }
-  const rows = toRows(run, events.data.flatMap((page) => page.events), commands);
+  const rows = toRows(
+    run,
+    events.data.flatMap((page) => page.events),
+    commands,
+  );
   if (rows.length === 0) {
     return <Empty title="Nothing happened yet" />;
   }
@@ -70,7 +74,14 @@ export function EventsTab({ run, commands }: { run: Run; commands: readonly Comm
 
 function toRows(run: Run, events: readonly Schemas["RunEvent"][], commands: readonly Command[]): Row[] {
   const rows: Row[] = [
-    { key: "submitted", at: run.submitted_at, kind: "submitted", user: run.name.split("/")[0] ?? "", step: null, detail: "" },
+    {
+      key: "submitted",
+      at: run.submitted_at,
+      kind: "submitted",
+      user: run.name.split("/")[0] ?? "",
+      step: null,
+      detail: "",
+    },
     ...events
       .filter((event) => event.kind !== "control") // the commands say more
       .map((event, index) => ({
@@ -94,10 +105,24 @@ function toRows(run: Run, events: readonly Schemas["RunEvent"][], commands: read
     const name = `attempt ${attempt.number}`;
     if (attempt.started_at) {
       const detail = attempt.nodes.length > 0 ? `on ${[...new Set(attempt.nodes)].join(", ")}` : "";
-      rows.push({ key: `${name} start`, at: attempt.started_at, kind: `${name} started`, user: "", step: attempt.resumed_from_step ?? null, detail });
+      rows.push({
+        key: `${name} start`,
+        at: attempt.started_at,
+        kind: `${name} started`,
+        user: "",
+        step: attempt.resumed_from_step ?? null,
+        detail,
+      });
     }
     if (attempt.ended_at) {
-      rows.push({ key: `${name} end`, at: attempt.ended_at, kind: `${name} ended`, user: "", step: null, detail: attempt.exit?.reason ?? "" });
+      rows.push({
+        key: `${name} end`,
+        at: attempt.ended_at,
+        kind: `${name} ended`,
+        user: "",
+        step: null,
+        detail: attempt.exit?.reason ?? "",
+      });
     }
   }
   return rows.sort((a, b) => Date.parse(b.at) - Date.parse(a.at));

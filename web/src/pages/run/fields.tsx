@@ -64,6 +64,7 @@ async function copyText(text: string): Promise<void> {
   area.value = text;
   document.body.append(area);
   area.select();
+  // eslint-disable-next-line @typescript-eslint/no-deprecated -- nothing else copies on plain http
   document.execCommand("copy");
   area.remove();
 }

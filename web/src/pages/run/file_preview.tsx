@@ -33,7 +33,11 @@ export function FilePreview({ file }: { file: TreeFile }) {
   return (
     <>
       {/\.(csv|tsv)$/i.test(file.path) ? <Table text={text} /> : <pre tabIndex={0}>{text}</pre>}
-      {isCut && <p class={styles["quiet"]}>The beginning of {formatBytes(file.sizeBytes)}; download it to read all.</p>}
+      {isCut && (
+        <p class={styles["quiet"]}>
+          The beginning of {formatBytes(file.sizeBytes)}; download it to read all.
+        </p>
+      )}
     </>
   );
 }

@@ -74,10 +74,8 @@ export function FilesTab({ run }: { run: Run }) {
 function Tree({ run, place }: { run: Run; place: Place }) {
   const [search, setSearch] = useSearchParams();
   const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
-  const { data: files, error } = usePolled(
-    `files ${run.id} ${place.key} ${run.artifact}`,
-    place.load,
-    () => (place.key === "live" ? POLL_MS : null),
+  const { data: files, error } = usePolled(`files ${run.id} ${place.key} ${run.artifact}`, place.load, () =>
+    place.key === "live" ? POLL_MS : null,
   );
   const root = useMemo(() => (files ? buildTree(files) : null), [files]);
   if (!files || !root) {

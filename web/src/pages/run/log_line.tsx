@@ -21,9 +21,7 @@ export const Line = memo(function Line({
   const hidden = (line?.hiddenBytes ?? 0) + parsed.hidden;
   const isError = line?.source?.endsWith("stderr") ?? false;
   return (
-    <div
-      class={`${styles["line"]} ${isCurrent ? styles["current"] : ""} ${isError ? styles["stderr"] : ""}`}
-    >
+    <div class={`${styles["line"]} ${isCurrent ? styles["current"] : ""} ${isError ? styles["stderr"] : ""}`}>
       <span class={styles["number"]}>{number}</span>
       {line?.source !== undefined && (
         <span class={styles["source"]} title={line.source}>

@@ -44,6 +44,7 @@ export function openMerged(id: string): LogSource {
   let merged = new MergedLines();
   let cursors: Record<string, number> | null = null;
   const abort = new AbortController();
+  const isClosed = () => abort.signal.aborted;
   const version = signal(0);
   const notice = signal("");
   const error = signal<unknown>(null);
@@ -71,7 +72,7 @@ export function openMerged(id: string): LogSource {
     return found;
   };
   const follow = async () => {
-    while (!abort.signal.aborted) {
+    while (!isClosed()) {
       try {
         cursors ??= await begin();
         const positions = cursors;
@@ -92,7 +93,7 @@ export function openMerged(id: string): LogSource {
           return;
         }
       } catch (failure) {
-        if (abort.signal.aborted) {
+        if (isClosed()) {
           return;
         }
         error.value = failure;

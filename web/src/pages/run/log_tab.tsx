@@ -21,8 +21,10 @@ const POLL_MS = 5000;
 export function LogTab({ run }: { run: Run }) {
   const [search, setSearch] = useSearchParams();
   const chosen = search.get("stream") ?? "";
-  const streams = usePolled(`streams ${run.id}`, () => listOutputStreams(run.id), () =>
-    isFinal(run) ? null : POLL_MS,
+  const streams = usePolled(
+    `streams ${run.id}`,
+    () => listOutputStreams(run.id),
+    () => (isFinal(run) ? null : POLL_MS),
   );
   const key = useMemo(() => parseKey(run, chosen), [run.id, chosen]);
   const live = useRef(true);
@@ -297,7 +299,7 @@ function LogView({
               <div
                 key={item.key}
                 data-index={item.index}
-                ref={wraps ? rows.measureElement : undefined}
+                {...(wraps && { ref: rows.measureElement })}
                 class={styles["row"]}
                 style={{ transform: `translateY(${item.start}px)` }}
               >

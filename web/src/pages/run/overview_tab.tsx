@@ -26,7 +26,7 @@ export function OverviewTab({ run, commands }: { run: Run; commands: readonly Co
   const values = { ...run.latest };
   const summary = Object.entries(run.summary);
   const params = Object.entries(run.params).sort(([a], [b]) => (a < b ? -1 : 1));
-  const tags = Object.entries(run.spec.tags);
+  const tags = Object.entries(run.spec.tags ?? {});
   return (
     <div class={styles["overview"]}>
       <Exit run={run} />
@@ -67,7 +67,9 @@ export function OverviewTab({ run, commands }: { run: Run; commands: readonly Co
                   {paramText(value)}
                   <Changes name={name} commands={commands} />
                 </td>
-                <td class={styles["quiet"]}>{run.unread_params?.includes(name) && "not read by the script"}</td>
+                <td class={styles["quiet"]}>
+                  {run.unread_params?.includes(name) && "not read by the script"}
+                </td>
               </tr>
             ))}
           </tbody>
@@ -102,8 +104,14 @@ export function OverviewTab({ run, commands }: { run: Run; commands: readonly Co
             {row("priority", run.spec.priority)}
             {row("time limit", run.spec.time_limit_s && formatDuration(run.spec.time_limit_s))}
             {row("python", run.spec.environment.python)}
-            {row("image", run.spec.roles.map((role) => role.image).find((image) => image !== ""))}
-            {row("commit", run.spec.git && `${run.spec.git.commit}${run.spec.git.dirty ? " with changes" : ""}`)}
+            {row(
+              "image",
+              run.spec.roles.map((role) => role.image).find((image) => image !== ""),
+            )}
+            {row(
+              "commit",
+              run.spec.git && `${run.spec.git.commit}${run.spec.git.dirty ? " with changes" : ""}`,
+            )}
             {row("project", run.spec.project)}
             {row("id", run.id)}
           </tbody>

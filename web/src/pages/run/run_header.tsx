@@ -118,7 +118,9 @@ function Why({ run }: { run: Run }) {
       <p>
         <strong>
           Waits in queue {why.queue}
-          {why.position !== null && why.position !== undefined && `, position ${why.position} of ${why.waiting}`}
+          {why.position !== null &&
+            why.position !== undefined &&
+            `, position ${why.position} of ${why.waiting}`}
         </strong>
         {why.expected && (
           <>
@@ -139,7 +141,11 @@ function Why({ run }: { run: Run }) {
           {why.blocked_by.map((each, index) => (
             <span key={each.id}>
               {index > 0 && ", "}
-              {each.kind === "run" ? <Link href={`/runs/${each.id}`}>{each.name}</Link> : `${each.kind} ${each.name}`}
+              {each.kind === "run" ? (
+                <Link href={`/runs/${each.id}`}>{each.name}</Link>
+              ) : (
+                `${each.kind} ${each.name}`
+              )}
               {each.until && (
                 <>
                   {" "}
@@ -165,7 +171,11 @@ function Lineage({ run }: { run: Run }) {
   const forks = usePolled(
     `forks ${run.id}`,
     () =>
-      data(api.GET("/api/v1/runs", { params: { query: { forked_from: [run.id], limit: MAX_FORKS, trials: 0 } } })),
+      data(
+        api.GET("/api/v1/runs", {
+          params: { query: { forked_from: [run.id], limit: MAX_FORKS, trials: 0 } },
+        }),
+      ),
     () => null,
   ).data;
   const from = run.spec.forked_from;

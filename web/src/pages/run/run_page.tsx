@@ -35,7 +35,11 @@ const ENDED_MS = 15_000; // notes and tags may still change
 /** The page of a run, by its id or its name. */
 export function RunPage() {
   const reference = decodeReference(useParams()["*"] ?? "");
-  const { data: run, error, reload } = usePolled(
+  const {
+    data: run,
+    error,
+    reload,
+  } = usePolled(
     `run ${reference}`,
     () => getRun(reference),
     (found) => (isFinal(found) ? ENDED_MS : found.phase === "queued" ? WAITING_MS : LIVE_MS),
