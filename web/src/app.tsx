@@ -7,6 +7,8 @@ import { loadSession, session } from "@/api/session";
 import { LoginPage } from "@/pages/login/login_page";
 import { Empty, ErrorNotice, Loading } from "@/parts/notices";
 import styles from "./app.module.css";
+import { CommandPalette } from "./shell/command_palette";
+import { Keyboard } from "./shell/keyboard";
 import { Navigation } from "./shell/navigation";
 import { PAGES } from "./shell/pages";
 
@@ -43,6 +45,8 @@ export function App() {
     <CSPProvider disableStyleElements>
       <div class={styles["frame"]}>
         <Navigation />
+        <Keyboard />
+        <CommandPalette />
         <main class={styles["page"]}>
           <Suspense fallback={<Loading />}>
             <Switch>

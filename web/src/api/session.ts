@@ -27,7 +27,7 @@ export async function loadSession(): Promise<void> {
 
 /** Logs in by the secret of a one-time link, or by a token. Throws ApiError. */
 export async function logIn(proof: { link: string } | { token: string }): Promise<void> {
-  await data(api.POST("/api/v1/session", { body: proof }));
+  await data(api.POST("/api/v1/session", { body: { link: null, token: null, ...proof } }));
   await loadSession();
 }
 

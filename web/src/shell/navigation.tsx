@@ -3,9 +3,10 @@ import { logOut, session } from "@/api/session";
 import { Button } from "@/parts/button";
 import { PAGES } from "./pages";
 import styles from "./navigation.module.css";
-import { theme, type Theme } from "./theme";
+import { isPaletteOpen } from "./keyboard";
+import { nextTheme, theme, type Theme } from "./theme";
 
-const NEXT: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
+const GLYPHS: Record<Theme, string> = { system: "◐", light: "☀", dark: "☾" };
 
 /** The column of pages on the left; on a phone, a row above. */
 export function Navigation() {
@@ -16,6 +17,10 @@ export function Navigation() {
         <img src="/favicon.svg" alt="" width="22" height="22" />
         <span>Hopyard</span>
       </Link>
+      <button type="button" class={styles["search"]} onClick={() => (isPaletteOpen.value = true)}>
+        <span>Search</span>
+        <kbd>Ctrl K</kbd>
+      </button>
       <ul>
         {PAGES.map((page) => (
           <li key={page.path}>
@@ -29,8 +34,8 @@ export function Navigation() {
         <span class={styles["user"]} title={session.value?.server}>
           {session.value?.user}
         </span>
-        <Button kind="quiet" onClick={() => (theme.value = NEXT[theme.value])} aria-label="theme">
-          {theme}
+        <Button kind="quiet" onClick={nextTheme} aria-label="theme" title={`theme: ${theme.value}`}>
+          {GLYPHS[theme.value]}
         </Button>
         <Button kind="quiet" onClick={() => void logOut()}>
           Log out

@@ -24,3 +24,10 @@ export function followTheme(): void {
     apply();
   });
 }
+
+const NEXT: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
+
+/** Chooses the next theme: light, dark, as the system. */
+export function nextTheme(): void {
+  theme.value = NEXT[theme.value];
+}
