@@ -28,7 +28,10 @@ export function CheckpointsTab({
     setError(null);
     data(
       api.POST("/api/v1/runs/{id}/checkpoints/{step}/keep", {
-        params: { path: { id: run.id, step: String(checkpoint.step) }, query: { kept: checkpoint.kept ? 0 : 1 } },
+        params: {
+          path: { id: run.id, step: String(checkpoint.step) },
+          query: { kept: checkpoint.kept ? 0 : 1 },
+        },
       }),
     )
       .then(reload)

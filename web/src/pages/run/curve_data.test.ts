@@ -37,7 +37,12 @@ test("marks are applied commands and checkpoints, in the order of the axis", () 
 });
 
 test("samples become a chart for each quantity, and a curve for each rank and GPU", () => {
-  const sample = { t: 101, rank: 1, cpu_percent: 50, memory_bytes: 7, host_sent_bytes_per_s: null,
+  const sample = {
+    t: 101,
+    rank: 1,
+    cpu_percent: 50,
+    memory_bytes: 7,
+    host_sent_bytes_per_s: null,
     host_received_bytes_per_s: null,
     read_bytes_per_s: null,
     write_bytes_per_s: null,

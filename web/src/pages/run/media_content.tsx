@@ -43,12 +43,12 @@ function Text({ run, item, kind }: { run: Run; item: MediaItem; kind: "histogram
   const { data: text, error } = usePolled(
     `medium ${run.id} ${item.id}`,
     () =>
-      data(
+      data<string>(
         api.GET("/api/v1/runs/{id}/media/{item}", {
           params: { path: { id: run.id, item: item.id } },
           parseAs: "text",
         }),
-      ) as Promise<string>,
+      ),
     () => null,
   );
   if (text === null) {

@@ -118,9 +118,7 @@ function Why({ run }: { run: Run }) {
       <p>
         <strong>
           Waits in queue {why.queue}
-          {why.position !== null &&
-            why.position !== undefined &&
-            `, position ${why.position} of ${why.waiting}`}
+          {why.position !== null && `, position ${why.position} of ${why.waiting}`}
         </strong>
         {why.expected && (
           <>
@@ -134,8 +132,8 @@ function Why({ run }: { run: Run }) {
           </>
         )}
       </p>
-      {[why.detail, why.unknown, why.late].map((text) => text !== undefined && text !== "" && <p>{text}</p>)}
-      {why.blocked_by !== undefined && why.blocked_by.length > 0 && (
+      {[why.detail, why.unknown, why.late].map((text) => text !== "" && <p key={text}>{text}</p>)}
+      {why.blocked_by.length > 0 && (
         <p>
           Blocked by{" "}
           {why.blocked_by.map((each, index) => (
@@ -156,7 +154,7 @@ function Why({ run }: { run: Run }) {
           ))}
         </p>
       )}
-      {why.what_if !== undefined && why.what_if.length > 0 && (
+      {why.what_if.length > 0 && (
         <ul>
           {why.what_if.map((each) => (
             <li key={each.text}>it would start {each.text}</li>
@@ -181,7 +179,7 @@ function Lineage({ run }: { run: Run }) {
   const from = run.spec.forked_from;
   return (
     <>
-      {from !== null && from !== undefined && (
+      {from !== null && (
         <Field label="Forked from">
           {run.forked_from_name ? (
             <Link href={`/runs/${run.forked_from_name}`}>{run.forked_from_name}</Link>
