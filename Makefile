@@ -65,12 +65,14 @@ docs: $(DONE)/docs  ## build the documentation site in build/site; check the cha
 
 web: web/node_modules  ## check, test and build the web UI into src/hopyard/web_ui (needs Node 20.19 or later)
 	cd web && npm run --silent api && npm run --silent check && npm run --silent test && npm run --silent build
+	python3 scripts/web_sources.py
 
 web/node_modules: web/package.json web/package-lock.json
 	cd web && npm ci --silent
 	touch $@
 
-wheel: $(DONE)/test  ## build dist/hopyard-*.whl
+wheel: $(DONE)/test  ## build dist/hopyard-*.whl, with the web UI
+	@$(BIN)/python scripts/web_sources.py --check || $(MAKE) web
 	$(BIN)/uv build --quiet --wheel
 
 constraints: $(DONE)/venv  ## resolve the pinned versions anew (with hashes, without addresses)
@@ -79,7 +81,7 @@ constraints: $(DONE)/venv  ## resolve the pinned versions anew (with hashes, wit
 	  --output-file $(PINS)
 
 clean:  ## remove what the above made, but not your runs
-	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache web/node_modules web/src/api/schema.ts
 
 $(DONE)/venv:
 	@[ -n "$(PYTHON)" ] || { echo "error: Python 3.11 or newer is needed" >&2; echo "hint: install it, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }

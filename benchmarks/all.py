@@ -23,6 +23,7 @@ NAMES = (
     "throughput",
     "submissions",
     "log_calls",
+    "series",
     "live_control",
     "preempted_run",
     "ddp_steps",

@@ -75,6 +75,7 @@ from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.disk_reserve import DiskReserves
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.audit import SqlAuditStore
+from hopyard.stores.sql.change_feed import SqlChangeFeed
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
@@ -83,6 +84,7 @@ from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.saved_views import SqlSavedViewStore
 from hopyard.stores.sql.sessions import SqlSessionStore
 from hopyard.stores.sql.storage import SqlStorageStore
 from hopyard.stores.sql.usage import SqlUsageStore
@@ -311,7 +313,9 @@ async def serve(
             queues=SqlQueueStore(database),
             reservations=SqlReservationStore(database),
             usage=SqlUsageStore(database),
+            saved_views=SqlSavedViewStore(database),
             audit=SqlAuditStore(database),
+            changes=SqlChangeFeed(database),
             storage=SqlStorageStore(database),
             storage_quota_bytes=settings.quotas.storage_bytes,
             stream_limits=StreamLimits(
@@ -390,6 +394,7 @@ async def serve(
             background = [
                 services.controller.run(),
                 notifier.run(),
+                services.events.run(),
                 IdleWatch(services, clock).run(),
                 *cleanups,
                 run_full_collections(clock),

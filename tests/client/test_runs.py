@@ -109,6 +109,9 @@ def test_failed_run_is_returned_with_its_exit_code(code: Path) -> None:
         ({"env": {"A": 1}}, "env: `A` is of type int"),
         ({"tags": {"a=b": "c"}}, "tags: `a=b` is not the name of a parameter"),
         ({"priority": 101}, "--priority: 101 is not from 0 to 100"),
+        ({"params_as": "toml"}, "--params-as: `toml` is no form of parameters"),
+        ({"network": "none"}, "network: only containers can be without a network"),
+        ({"network": "bridge"}, "--network: `bridge` is not a network"),
         ({"dataset": ["mnist", "mnist:2"]}, "-d: the dataset `mnist` is given twice"),
     ],
 )

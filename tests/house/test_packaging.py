@@ -42,6 +42,12 @@ def test_wheel_contains_every_file_of_package(wheel: Path) -> None:
     assert not [name for name in names if not name.startswith("hopyard")]
 
 
+def test_built_web_ui_is_of_todays_sources() -> None:
+    command = [sys.executable, ROOT / "scripts" / "web_sources.py", "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_installed_package_works_without_repository(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")

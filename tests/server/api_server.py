@@ -31,6 +31,7 @@ from hopyard.server.services import Services
 from hopyard.stores.blobs.folder import FolderBlobs
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.audit import SqlAuditStore
+from hopyard.stores.sql.change_feed import SqlChangeFeed
 from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.commands import SqlCommandStore
 from hopyard.stores.sql.database import Database
@@ -39,6 +40,7 @@ from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.saved_views import SqlSavedViewStore
 from hopyard.stores.sql.sessions import SqlSessionStore
 from hopyard.stores.sql.storage import SqlStorageStore
 from hopyard.stores.sql.usage import SqlUsageStore
@@ -213,7 +215,9 @@ async def api_server(
         queues=SqlQueueStore(database),
         reservations=SqlReservationStore(database),
         usage=SqlUsageStore(database),
+        saved_views=SqlSavedViewStore(database),
         audit=SqlAuditStore(database),
+        changes=SqlChangeFeed(database),
         storage=SqlStorageStore(database),
         storage_quota_bytes=quota_bytes,
         stream_limits=stream_limits,
@@ -232,7 +236,10 @@ async def api_server(
         keep_checkpoints=keep_checkpoints,
     )
     app = create_api(services, limits, web_folder=web_folder)
-    running = asyncio.get_running_loop().create_task(services.controller.run()) if loops else None
+    loop = asyncio.get_running_loop()
+    running = [loop.create_task(services.events.run())]
+    if loops:
+        running.append(loop.create_task(services.controller.run()))
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as http:
             api = ApiServer(app, services, engine, http, shutdown_requested)
@@ -240,10 +247,10 @@ async def api_server(
                 await api.wait_until(services.cluster.nodes)
             yield api
     finally:
-        if running is not None:
-            running.cancel()
+        for task in running:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await running
+                await task
         await services.tokens.close()
         await services.ingest.flush_all()
         await blobs.close()

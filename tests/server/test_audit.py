@@ -34,6 +34,7 @@ READS = {
     "/runs/{id}/trials",
 }
 DATA = {"/blobs/pack", "/blobs/{digest}"}
+LOGIN = "session.create"  # its handler records it: the user is known only after it
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,9 @@ DATA = {"/blobs/pack", "/blobs/{digest}"}
 def test_every_changing_endpoint_is_audited(endpoint: Endpoint[Any, Any]) -> None:
     """Exceptions are listed here, so that a new one is a decision. Reports of runs are below /attempts."""
     assert endpoint.is_audited_change is (
-        endpoint.path not in READS | DATA and not endpoint.path.startswith("/attempts/")
+        endpoint.path not in READS | DATA
+        and not endpoint.path.startswith("/attempts/")
+        and endpoint.action != LOGIN
     )
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", endpoint.action)
 
@@ -57,7 +60,8 @@ def test_documentation_names_each_action() -> None:
         if line.startswith("| `")
     ]
     assert {action for row in rows for action in re.findall(r"`([a-z]+\.[a-z_]+)`", row)} == {
-        endpoint.action for endpoint in ENDPOINTS if endpoint.is_audited_change
+        LOGIN,
+        *(endpoint.action for endpoint in ENDPOINTS if endpoint.is_audited_change),
     }
 
 

@@ -74,6 +74,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "exec", INSPECT_SECTION, "exec:exec_command", "Run a command beside a live run, in its environment."
     ),
     CommandEntry("repl", INSPECT_SECTION, "repl:repl", "Evaluate Python in the process of a live run."),
+    CommandEntry("events", INSPECT_SECTION, "events:events", "Print what changes: runs, nodes, queues."),
     CommandEntry("info", INSPECT_SECTION, "info:info", "Show all details of a run."),
     CommandEntry(
         "why",

@@ -71,6 +71,10 @@ _MAX_SCRIPT, _MAX_PARAMS = 24, 40  # characters
 @click.option("-d", "--dataset", shell_complete=complete_dataset, help="Only runs that use this dataset.")
 @click.option("--parent", metavar="STUDY", help="Only the trials of this study.")
 @click.option("--trials", is_flag=True, help="Also the runs of trials, which are only counted otherwise.")
+@click.option("--archived", is_flag=True, help="Only archived runs.")
+@click.option(
+    "--starred", is_flag=True, help="Only runs that you have starred, also archived ones. Implies -a."
+)
 @click.option(
     "--where",
     metavar="QUERY",
@@ -106,6 +110,8 @@ def ps(
     where: str | None,
     sort: str | None,
     columns: tuple[str, ...],
+    archived: bool,
+    starred: bool,
 ) -> None:
     """List live runs, or all runs with -a; the newest first.
 
@@ -114,7 +120,7 @@ def ps(
     """
     from hopyard.api_client.local_server import connect
 
-    everything = everything or where is not None
+    everything = everything or where is not None or archived or starred
     selected = _selected_phases(phases, everything)
     names = parse_columns(columns)
     pairs: dict[str, str] = {}
@@ -126,7 +132,9 @@ def ps(
             )
     client = connect()
     nothing = _print_empty(
-        filtered=bool(phases or tags or parent or user or project or label or dataset or where),
+        filtered=bool(
+            phases or tags or parent or user or project or label or dataset or where or archived or starred
+        ),
         everything=everything,
     )
     study = None if parent is None else str(get_run(client, parent)["id"])
@@ -146,6 +154,8 @@ def ps(
             trials=shown,
             where=where,
             sort=sort,
+            archived="only" if archived else None,
+            starred=starred,
         )
 
     def table(runs: list[api.RunOut]) -> list[str]:

@@ -50,6 +50,7 @@ def listed_values(run: api.RunOut) -> RunValues:
         script=f":{script_text(run)}",
         reason=exit_["reason"] if exit_ else run.get("hold_detail") or "",
         note=run.get("note") or "",
+        archived=bool(run.get("archived")),
         submitted_at=_moment(run["submitted_at"]) or datetime.now(UTC),
         started_at=_moment(run.get("started_at")),
         ended_at=_moment(run.get("ended_at")),

@@ -37,6 +37,10 @@ NO_LIMIT = "none"
 @click.option(
     "--note", metavar="TEXT", help="A note on the run, visible to all users; an empty note removes it."
 )
+@click.option("--archive", is_flag=True, help="Hide an ended run from listings.")
+@click.option("--unarchive", is_flag=True, help="List an archived run again.")
+@click.option("--star", is_flag=True, help="Star it, for yourself: see `hop ps --starred`.")
+@click.option("--unstar", is_flag=True, help="Remove your star.")
 @click.option(
     "--from-queue", metavar="QUEUE", help="Instead of RUN: all waiting runs of this queue, of all users."
 )
@@ -121,6 +125,10 @@ def _update(
     roles = (
         changed_roles(client.get_run(run["id"])["spec"]["roles"], options) if parse_sizes(options) else None
     )
+    if options["star"] or options["unstar"]:
+        (client.put_run_star if options["star"] else client.delete_run_star)(run["id"])
+        if not changes and roles is None:
+            return {"run": run, "changes": ["starred" if options["star"] else "star removed"]}
     return client.update_run(run["id"], changes if roles is None else {**changes, "roles": roles})
 
 
@@ -150,7 +158,13 @@ def _spec_changes(options: dict[str, Any]) -> api.UpdateIn:
         changes["hold"] = options["hold"]
     if options["note"] is not None:
         changes["note"] = options["note"]
-    if not changes and not parse_sizes(options):
+    if options["archive"] and options["unarchive"]:
+        raise SpecError("--archive: excludes --unarchive", hints=("give only one of the two",))
+    if options["archive"] or options["unarchive"]:
+        changes["archived"] = options["archive"]
+    if options["star"] and options["unstar"]:
+        raise SpecError("--star: excludes --unstar", hints=("give only one of the two",))
+    if not changes and not parse_sizes(options) and not (options["star"] or options["unstar"]):
         raise SpecError(
             "no change is given",
             hints=("give a change, for example `--priority 70`; run `hop update --help` for the options",),

@@ -17,6 +17,7 @@ from hopyard.config.run_request import (
     RunRequest,
     default_project,
     parse_datasets,
+    parse_network,
     parse_placement,
     parse_scheduling,
     parse_sizes,
@@ -153,7 +154,7 @@ def apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
     if options.get("container"):
         changes["container"] = True
     if options.get("network"):
-        changes["network"] = options["network"]
+        changes["network"] = parse_network(options["network"])
     python = options.get("python")
     if python is not None and "/" not in python:
         if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,5}){0,2}", python):

@@ -110,7 +110,7 @@ class RunFollower:
         again, and what the listener raises.
         """
         self._listener.show_run(self.run)
-        faults = _FaultTimeout()
+        faults = FaultTimeout()
         while True:
             try:
                 ended = self._read_frames()
@@ -199,7 +199,7 @@ def _resume_text(run: api.RunOut) -> str:
     return "with the files that the run kept" if run.get("run_folder") else "from the beginning"
 
 
-class _FaultTimeout:
+class FaultTimeout:
     """Expires after `_SERVER_FAULT_TIMEOUT_S` in which the server only answered with faults."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class _FaultTimeout:
 def call_with_retry(client: Client, call: Callable[[Client], T]) -> tuple[Client, T]:
     """Returns the result, and a client of the server that gave it. Waits for a server that goes away, as
     `reconnect_client` describes."""
-    faults = _FaultTimeout()
+    faults = FaultTimeout()
     while True:
         try:
             return client, call(client)

@@ -56,6 +56,8 @@ def fetch_runs(
     trials: int | None = None,
     where: str | None = None,
     sort: str | None = None,
+    archived: str | None = None,
+    starred: bool = False,
 ) -> list[api.RunOut]:
     """Returns the newest `limit` runs that match, or all; with `sort` the first ones in its order."""
     return list_runs_in_phases(
@@ -72,6 +74,8 @@ def fetch_runs(
         trials=trials,
         where=where,
         sort=sort,
+        archived=archived,
+        starred=1 if starred else None,
     )
 
 

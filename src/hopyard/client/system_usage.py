@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
 from hopyard.domain.byte_text import format_bytes
+from hopyard.domain.system_series import READ, RECEIVED, SENT, SYSTEM_PREFIX, WRITE, sample_values
 from hopyard.errors import HopyardError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-SYSTEM_PREFIX = "sys/"
 _MAX_SAMPLES = 2000
-_CPU, _MEMORY = f"{SYSTEM_PREFIX}cpu", f"{SYSTEM_PREFIX}memory"
-_READ, _WRITE = f"{SYSTEM_PREFIX}disk_read", f"{SYSTEM_PREFIX}disk_write"
-_RECEIVED, _SENT = f"{SYSTEM_PREFIX}host_network_in", f"{SYSTEM_PREFIX}host_network_out"
 
 
 def load_system_series(
@@ -24,10 +21,7 @@ def load_system_series(
 ) -> dict[str, api.SeriesOut]:
     """Returns the usage of one rank by name, by default of the lowest one.
 
-    The names are `sys/cpu` in percent of a core, `sys/memory` in bytes, `sys/disk_read` and `sys/disk_write`
-    in bytes per second, `sys/host_network_in` and `sys/host_network_out` in bytes per second of all processes
-    of the host, and `sys/gpu0` (percent) with `sys/gpu0_memory` for each GPU. Steps are whole seconds
-    since the first sample.
+    The names are those of `domain.system_series`. Steps are whole seconds since the first sample.
     """
     samples = client.get_run_system(run["id"], max_points=max_points)["samples"]
     ranks = {sample["rank"] for sample in samples}
@@ -64,7 +58,7 @@ def _usage_text(samples: Sequence[api.SampleOut]) -> str:
             )
             if name.endswith("memory"):
                 texts.append(f"{label} {format_bytes(round(mean))}, peak {format_bytes(round(peak))}")
-            elif name in (_READ, _WRITE, _RECEIVED, _SENT):
+            elif name in (READ, WRITE, RECEIVED, SENT):
                 rates = format_bytes(round(mean)), format_bytes(round(peak))
                 texts.append(f"{label} {rates[0]}/s, peak {rates[1]}/s")
             else:
@@ -76,7 +70,7 @@ def _to_series(samples: Sequence[api.SampleOut]) -> dict[str, api.SeriesOut]:
     series: dict[str, api.SeriesOut] = {}
     for sample in samples:
         step = round(sample["t"] - samples[0]["t"])
-        for name, value in _sample_values(sample):
+        for name, value in sample_values(sample):
             if value is None:
                 continue
             one = series.setdefault(name, {"steps": [], "values": [], "times": [], "count": 0})
@@ -85,15 +79,3 @@ def _to_series(samples: Sequence[api.SampleOut]) -> dict[str, api.SeriesOut]:
             one["times"].append(sample["t"])
             one["count"] += 1
     return series
-
-
-def _sample_values(sample: api.SampleOut) -> Iterable[tuple[str, float | None]]:
-    yield _CPU, sample["cpu_percent"]
-    yield _MEMORY, float(sample["memory_bytes"])
-    yield _READ, sample.get("read_bytes_per_s")
-    yield _WRITE, sample.get("write_bytes_per_s")
-    yield _RECEIVED, sample.get("host_received_bytes_per_s")
-    yield _SENT, sample.get("host_sent_bytes_per_s")
-    for gpu in sample["gpus"]:
-        yield f"{SYSTEM_PREFIX}gpu{gpu['index']}", gpu["utilisation_percent"]
-        yield f"{SYSTEM_PREFIX}gpu{gpu['index']}_memory", float(gpu["memory_bytes"])

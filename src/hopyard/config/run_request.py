@@ -341,6 +341,16 @@ def parse_launcher(text: str, *, what: str = "--launcher") -> str:
     return text
 
 
+def parse_network(text: str, *, what: str = "--network") -> str:
+    """Raises SpecError for what is no network of containers."""
+    if text not in set(RunNetwork):
+        raise SpecError(
+            f"{what}: `{text}` is not a network",
+            hints=unknown_name_hints(text, [each.value for each in RunNetwork], subject="networks"),
+        )
+    return text
+
+
 def check_processes(count: int, *, what: str = "--processes") -> int:
     if not 1 <= count <= MAX_PROCESSES:
         raise SpecError(

@@ -104,6 +104,9 @@ def _base32(value: int, digits: int) -> str:
     return "".join(_BASE32[(value >> (5 * position)) & 31] for position in range(digits - 1, -1, -1))
 
 
+_RESERVED_RUN_IDS = frozenset({"counts"})  # of `GET /runs/counts`
+
+
 def is_run_id(value: str) -> bool:
     return _RUN_ID.fullmatch(value) is not None
 
@@ -114,6 +117,8 @@ def check_run_id(value: str, *, subject: str = "id") -> RunId:
         raise SpecError(
             f"{subject}: `{escape(value[:80])}` is not a run id", hints=(f"a run id has {RUN_ID_RULE}",)
         )
+    if value in _RESERVED_RUN_IDS:
+        raise SpecError(f"{subject}: `{value}` is reserved", hints=("use another id",))
     return RunId(value)
 
 

@@ -475,6 +475,7 @@ class Run:
     synced_at: datetime | None = None  # of an offline run: when its last part arrived
     held_by: str | None = None  # the user that holds it: it does not start until it is released
     note: str = ""  # free text of its user
+    archived: bool = False  # listings omit it unless archived runs are requested
     paused_at: datetime | None = None  # while its phase is `paused`
     unstored: tuple[str, ...] = ()
 

@@ -50,6 +50,14 @@ def not_pending_conflict(run: Run, phase: RunPhase) -> Conflict:
     )
 
 
+def not_archivable_conflict(run: Run) -> Conflict:
+    """Returns the error for a run that listings must show, because it uses resources or waits for them."""
+    return Conflict(
+        f"run {run.name} has not ended, so it cannot be archived",
+        hints=(f"stop it first: `hop stop {run.name}`",),
+    )
+
+
 def concurrent_change_conflict(run: Run) -> Conflict:
     return Conflict(
         f"run {run.name} was changed at the same time",
@@ -89,6 +97,8 @@ def describe_changes(before: Run, after: Run) -> list[str]:
         for key in sorted({*old.tags, *new.tags})
         if old.tags.get(key) != new.tags.get(key)
     ]
+    if before.archived != after.archived:
+        changes.append("archived" if after.archived else "unarchived")
     if before.held_by is None and after.held_by is not None:
         changes.append("held")
     if before.held_by is not None and after.held_by is None:

@@ -28,7 +28,7 @@ TIME_FIELDS = ("submitted", "started", "ended")  # seconds since 1970
 DURATION_FIELDS = ("age", "took")  # seconds
 FIELDS = (
     *("name", "id", "user", "project", "number", "label", "phase", "queue", "priority", "dataset", "script"),
-    *("reason", "note", *DURATION_FIELDS, *TIME_FIELDS),
+    *("reason", "note", "archived", *DURATION_FIELDS, *TIME_FIELDS),
 )
 PREFIXES = ("params", "metrics", "summary", "tags")
 _ALIASES = {
@@ -59,6 +59,17 @@ _WORDS: dict[str, QueryValue] = {"true": True, "false": False, "null": None, "no
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "~")
 _SYNONYMS = {"==": "=", "<>": "!=", "=~": "~"}
 _EXAMPLE = "for example: val_acc > 0.9 and params.lr < 1e-3"
+
+
+class QueryError(SpecError):
+    """A query that cannot be read. position, length: of the mistake, in characters; the position is None if
+    it is the whole query."""
+
+    def __init__(
+        self, message: str, *, hints: Sequence[str] = (), position: int | None = None, length: int = 0
+    ) -> None:
+        super().__init__(message, hints=hints)
+        self.position, self.length = position, length
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ def run_fields(
     script: str,
     reason: str,
     note: str,
+    archived: bool,
     submitted_at: datetime,
     started_at: datetime | None,
     ended_at: datetime | None,
@@ -133,6 +145,7 @@ def run_fields(
         "script": script.partition(":")[2] or None,
         "reason": reason or None,
         "note": note or None,
+        "archived": archived,
         "age": (now - submitted_at).total_seconds(),
         "took": took if started_at is not None else None,
         "submitted": submitted_at.timestamp(),
@@ -155,6 +168,7 @@ def run_values(run: Run, latest: Mapping[str, tuple[int, float]], *, now: dateti
         script=spec.script,
         reason="" if run.exit is None else run.exit.reason,
         note=run.note,
+        archived=run.archived,
         submitted_at=run.submitted_at,
         started_at=run.started_at,
         ended_at=run.ended_at,
@@ -190,9 +204,9 @@ def field_name(name: str) -> str:
 
 
 def parse_query(text: str, *, what: str = "where") -> RunQuery:
-    """Raises SpecError with the position of the mistake."""
+    """Raises QueryError with the position of the mistake."""
     if len(text) > MAX_QUERY_LENGTH:
-        raise SpecError(f"{what}: a query has at most {MAX_QUERY_LENGTH} characters, this has {len(text)}")
+        raise QueryError(f"{what}: a query has at most {MAX_QUERY_LENGTH} characters, this has {len(text)}")
     parser = _Parser(text, what)
     accepts = parser.read_or(0)
     parser.check_end()
@@ -272,10 +286,17 @@ class _Parser:
             yield _Token(kind, found[kind], found.start(kind))
             at = found.end()
 
-    def error(self, at: int, problem: str, *hints: str) -> SpecError:
+    def error(self, at: int, problem: str, *hints: str) -> QueryError:
         part = self.text[at : at + 30]
         place = f"`{part}` at character {at + 1}" if part else "the end"
-        return SpecError(f"{self.what}: {place} {problem}", hints=hints or (_EXAMPLE,))
+        found = _TOKEN.match(self.text, at)
+        length = len(self.text[at:].split(maxsplit=1)[0]) if part else 0
+        return QueryError(
+            f"{self.what}: {place} {problem}",
+            hints=hints or (_EXAMPLE,),
+            position=at,
+            length=length if found is None else found.end() - at,
+        )
 
     def _peek(self) -> _Token | None:
         return self.tokens[self.index] if self.index < len(self.tokens) else None
@@ -306,7 +327,7 @@ class _Parser:
 
     def _read_not(self, depth: int) -> Callable[[RunValues], bool]:
         if depth > _MAX_DEPTH:
-            raise SpecError(f"{self.what}: the query is nested too deeply", hints=("use fewer parentheses",))
+            raise QueryError(f"{self.what}: the query is nested too deeply", hints=("use fewer parentheses",))
         if self._take("not"):
             part = self._read_not(depth + 1)
             return lambda run: not part(run)

@@ -9,7 +9,7 @@ from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.metric_extremes import Extremes, StepValue
-from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
+from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunEventKind, RunPhase, RunSpec
 from hopyard.domain.run_query import RunValues
 from hopyard.domain.script_tags import ScriptTags
 
@@ -38,7 +38,8 @@ class RunFilter:
 
     label: exact match. text: a part of the name, label or a tag. parent: only trials of this study.
     run_folder: only runs with these stored files. forked_from: only forks of one of these runs. studies: only
-    runs that are studies. trials: False excludes the runs of trials. offline: only runs that were recorded
+    runs that are studies. trials: False excludes the runs of trials. archived: only archived runs, or none of
+    them. starred_by: only runs that this user has starred. offline: only runs that were recorded
     offline, or none of them. brief: specs, params and summaries are truncated as in `domain.spec_summary`, so
     that a page stays small.
     """
@@ -60,6 +61,8 @@ class RunFilter:
     forked_from: frozenset[RunId] | None = None
     studies: bool = False
     trials: bool = True
+    archived: bool | None = None
+    starred_by: str | None = None
     offline: bool | None = None
     brief: bool = False
 
@@ -129,8 +132,21 @@ class RunStore(Protocol):
         """
         ...
 
+    async def events_of(
+        self, runs: Sequence[RunId], kind: RunEventKind, /
+    ) -> Mapping[RunId, Sequence[RunEvent]]:
+        """Returns the events of one kind of these runs, oldest first, without runs that have none."""
+        ...
+
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         """Adds an event unless it exists already. Raises NotFound."""
+
+    async def set_starred(self, run: RunId, user: str, starred: bool, /) -> None:
+        """Stars a run for this user, or removes the star. Idempotent. Raises NotFound."""
+
+    async def starred_of(self, user: str, runs: Sequence[RunId], /) -> frozenset[RunId]:
+        """Returns those of these runs that the user has starred."""
+        ...
 
     async def delete(self, run: RunId, /) -> None:
         """Deletes a final run with its attempts and checkpoints. Raises Conflict while it is live,

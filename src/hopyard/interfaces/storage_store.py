@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from hopyard.domain.ids import Digest
+from hopyard.domain.ids import Digest, RunId
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,11 @@ class StorageStore(Protocol):
     async def stored_bytes(self, user: str, /) -> int:
         """Returns the total size of the dataset versions that the user pushed, and of the code, files and
         checkpoints of the user's runs. Each tree counts once."""
+        ...
+
+    async def freed_bytes(self, runs: Sequence[RunId], /) -> int:
+        """Returns the total size of the trees that only these runs refer to. Each tree counts once. Chunks
+        that a tree shares with others are included."""
         ...
 
     async def add_uploads(self, server: str, uploads: Sequence[Upload], /) -> None:

@@ -42,6 +42,10 @@ class Streams(Protocol):
 
     async def lengths(self, attempt: AttemptId, rank: int, /) -> Mapping[str, int]: ...
     async def list(self, run: RunId, /) -> Sequence[StreamKey]: ...
+    async def lengths_of_runs(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[StreamKey, int]]:
+        """Returns the length of each stream of these runs; an empty mapping for a run without streams."""
+        ...
+
     async def sync(self, attempt: AttemptId, rank: int, /) -> None:
         """Makes all appended bytes of this replica durable."""
 

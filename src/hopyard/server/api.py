@@ -32,6 +32,7 @@ from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.commands import command_endpoints
 from hopyard.server.routes.consoles import console_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
+from hopyard.server.routes.events import event_endpoints
 from hopyard.server.routes.files import file_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
 from hopyard.server.routes.media import media_endpoints
@@ -39,16 +40,21 @@ from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.ports import port_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
+from hopyard.server.routes.run_batch import run_batch_endpoints
+from hopyard.server.routes.run_facets import run_facet_endpoints
 from hopyard.server.routes.run_list import run_list_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.secrets import secret_endpoints
+from hopyard.server.routes.series import series_endpoints
 from hopyard.server.routes.server import server_endpoints
 from hopyard.server.routes.session import session_endpoints
+from hopyard.server.routes.stars import star_endpoints
 from hopyard.server.routes.streams import stream_endpoints
 from hopyard.server.routes.studies import study_endpoints
 from hopyard.server.routes.tokens import token_endpoints
 from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
+from hopyard.server.routes.views import view_endpoints
 from hopyard.server.routes.why import why_endpoints
 from hopyard.server.services import Services
 from hopyard.server.web.session_access import SessionAccess
@@ -75,10 +81,16 @@ def all_endpoints(
         *attempt_endpoints(services),
         *blob_endpoints(services),
         *run_list_endpoints(services),
+        *run_facet_endpoints(services),
+        *run_batch_endpoints(services),  # before the path of a single run
         *run_endpoints(services),
+        *event_endpoints(services),
+        *star_endpoints(services),
+        *view_endpoints(services),
         *command_endpoints(services),
         *alert_endpoints(services),
         *stream_endpoints(services),
+        *series_endpoints(services),
         *file_endpoints(services),
         *media_endpoints(services),
         *console_endpoints(services, ConsoleAccess(services) if consoles is None else consoles),
@@ -120,6 +132,7 @@ def create_api(
     guard = RequestGuard(
         services.tokens,
         sessions,
+        services.token_connections,
         UserRateLimits(limits, now=time.monotonic),
         BodyMemory(limits.body_memory_bytes),
         Auditor(services.audit, services.runs, now=services.now),

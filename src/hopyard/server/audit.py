@@ -81,6 +81,9 @@ _RECORDED_FIELDS = frozenset(
         "started_at",
         "port",
         "rank",
+        "archived",
+        "action",
+        "shared",
     ]
 )
 _NAME_ONLY_FIELDS = frozenset(
@@ -243,14 +246,29 @@ async def record_stops(
     now: datetime,
 ) -> None:
     """Records stops of runs that another action than `run.stop` caused. cause_action: such as `user.remove`.
+    See `record_for_each`."""
+    await record_for_each(store, request, caller, STOP_ACTION, runs, cause_action=cause_action, now=now)
 
-    The runs are stopped even if the disk is too full for these records; this is logged.
+
+async def record_for_each(
+    store: AuditStore,
+    request: Request,
+    caller: Caller,
+    action: str,
+    runs: Sequence[Run],
+    *,
+    cause_action: str,
+    now: datetime,
+) -> None:
+    """Records for each run an action that another action caused.
+
+    The runs are changed even if the disk is too full for these records; this is logged.
     """
     records = [
         AuditRecord(
             now,
             caller.user,
-            STOP_ACTION,
+            action,
             str(run.name),
             run.id,
             Outcome.DONE,
@@ -264,7 +282,8 @@ async def record_stops(
         await asyncio.gather(*map(store.record, records))
     except HopyardError as error:
         log.warning(
-            "the user that stopped %s was not recorded: %s",
+            "%s of %s was not recorded: %s",
+            action,
             ", ".join(str(run.name) for run in runs),
             error.message,
         )

@@ -12,6 +12,7 @@ from hopyard.errors import ServerUnavailable
 _UNLEASED_BYTES = 64 * 1024
 _LEASE_STEP_BYTES = 1024 * 1024  # growth of a body of unknown size
 MEMORY_TIMEOUT_S = 30.0
+ABORT_KEY = "abort"  # in the state of a request: aborts its connection
 GIVE_UP_KEY = "give_up"  # in the state of a request: aborts its connection, since the client is too slow
 CLOSED_KEY = "closed"  # in the state of a request: whether its connection is closed
 # a client must read so many bytes of a response that uses memory within the time for one body

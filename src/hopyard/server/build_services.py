@@ -22,6 +22,7 @@ from hopyard.errors import NotFound
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
 from hopyard.interfaces.blobs import Blobs
+from hopyard.interfaces.change_feed import ChangeFeed
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.command_store import CommandStore
@@ -32,6 +33,7 @@ from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.saved_view_store import SavedViewStore
 from hopyard.interfaces.session_store import SessionStore
 from hopyard.interfaces.storage_store import StorageStore
 from hopyard.interfaces.streams import Streams
@@ -39,6 +41,7 @@ from hopyard.interfaces.usage_store import UsageStore
 from hopyard.scheduler.explain.lookahead import expected_starts
 from hopyard.server.authentication import TokenAuthenticator
 from hopyard.server.blob_access import BlobAccess
+from hopyard.server.load_events import EventLoader
 from hopyard.server.manifest_check import ManifestCheck
 from hopyard.server.node_cache import NodeCache
 from hopyard.server.pending_commands import PendingCommands
@@ -51,9 +54,11 @@ from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.token_connections import TokenConnections
 from hopyard.server.trial_access import RunReaders, TrialParents
 from hopyard.server.visdom_runs import find_visdom_run
+from hopyard.tracking.event_hub import EventHub
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.leaderboard import pin_best_checkpoint
 from hopyard.tracking.run_subscriptions import RunSubscriptions
+from hopyard.tracking.series_cache import SeriesCache
 
 
 async def build_services(
@@ -66,7 +71,9 @@ async def build_services(
     queues: QueueStore,
     reservations: ReservationStore,
     usage: UsageStore,
+    saved_views: SavedViewStore,
     audit: AuditStore,
+    changes: ChangeFeed,
     storage: StorageStore,
     access: AccessStore,
     sessions: SessionStore,
@@ -184,6 +191,7 @@ async def build_services(
         sessions=sessions,
         blobs=blobs,
         streams=streams,
+        series=SeriesCache(streams),
         tokens=tokens,
         token_connections=TokenConnections(access.list_tokens, now=clock.now, is_live_attempt=is_live),
         manifests=manifests,
@@ -193,6 +201,7 @@ async def build_services(
         queue_cache=QueueCache(queues, now=clock.now, owner=owner),
         reservations=reservations,
         usage=usage,
+        saved_views=saved_views,
         audit=audit,
         storage=storage_quota,
         controller=controller,
@@ -200,6 +209,11 @@ async def build_services(
         blob_collector=blob_collector,
         ingest=ingest,
         subscriptions=subscriptions,
+        events=EventHub(
+            changes,
+            EventLoader(runs, ingest, now=clock.now),
+            followers=subscriptions if server_key else None,
+        ),
         now=clock.now,
         on_run_ended=on_run_ended,
         request_shutdown=request_shutdown,

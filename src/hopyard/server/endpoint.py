@@ -11,7 +11,7 @@ import asyncio
 import errno
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
@@ -39,7 +39,14 @@ from hopyard.errors import AuthError, HopyardError, NotFound, RunEnded, ServerUn
 from hopyard.server import json_integers
 from hopyard.server.audit import Auditor
 from hopyard.server.authentication import Caller, TokenAuthenticator
-from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY, LONG_BODY_BYTES, BodyMemory, MemoryLease
+from hopyard.server.body_memory import (
+    ABORT_KEY,
+    CLOSED_KEY,
+    GIVE_UP_KEY,
+    LONG_BODY_BYTES,
+    BodyMemory,
+    MemoryLease,
+)
 from hopyard.server.keyed_locks import KeyedLocks
 from hopyard.server.rates import RateKind, UserRateLimits
 from hopyard.server.responses import (
@@ -49,6 +56,7 @@ from hopyard.server.responses import (
     log,
     simple_error_response,
 )
+from hopyard.server.token_connections import TokenConnections
 from hopyard.server.web.session_access import SessionAccess
 
 Q = TypeVar("Q")
@@ -185,6 +193,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "queue": (NAME_PATTERN, "a queue's name"),
     "reservation": (NAME_PATTERN, "a reservation's name"),
     "secret": (VARIABLE_PATTERN, "a secret's name"),
+    "view": (r"[^/?#%&=.\x00-\x20\x7f][^/?#%&=\x00-\x1f\x7f]{0,127}", "the name of a view"),
     "token": (r"[0-9a-f]{12}", "a token's id"),
     "user": (NAME_PATTERN, "a user's name"),
     "project": (NAME_PATTERN, "a project's name"),
@@ -202,6 +211,7 @@ class RequestGuard:
 
     tokens: TokenAuthenticator
     sessions: SessionAccess
+    connections: TokenConnections
     rates: UserRateLimits
     bodies: BodyMemory
     audit: Auditor
@@ -264,11 +274,12 @@ class EndpointResource:
                 )
 
         try:
-            response = await self._respond(*entry, Request(scope, receive), lease)
+            caller, response = await self._respond(*entry, Request(scope, receive), lease)
             began = asyncio.get_running_loop().time()
             try:
                 async with asyncio.timeout(None) as send_timeout:
-                    await response(scope, receive, send_in_pieces)
+                    with self._while_valid(caller, response, scope):
+                        await response(scope, receive, send_in_pieces)
             except TimeoutError:
                 if not send_timeout.expired():
                     raise
@@ -300,20 +311,29 @@ class EndpointResource:
         finally:
             lease.release()
 
+    def _while_valid(
+        self, caller: Caller, response: Response, scope: AsgiScope
+    ) -> AbstractContextManager[None]:
+        """Aborts a response that is streamed, perhaps for hours, when the token of its user ends."""
+        abort = scope.get("state", {}).get(ABORT_KEY)
+        if abort is None or not caller.token or "content-length" in response.headers:
+            return nullcontext()
+        return self._request_guard.connections.opened(caller, abort, scope=Scope.READ)
+
     async def _respond(
         self,
         endpoint: Endpoint[Any, Any],
         decoder: msgspec.json.Decoder[Any] | None,
         request: Request,
         lease: MemoryLease,
-    ) -> Response:
+    ) -> tuple[Caller, Response]:
         path: Mapping[str, str] = request.path_params
         caller = _ANONYMOUS
         try:
             if endpoint.auth != "anyone":
                 caller = await self._request_guard.sessions.authenticate(request)
                 await self._check_permission(endpoint, caller, path)
-            return await self._respond_to(caller, endpoint, decoder, request, lease)
+            return caller, await self._respond_to(caller, endpoint, decoder, request, lease)
         except RunEnded:  # sent by a replica that reports after its end
             raise
         except AuthError as error:
@@ -424,6 +444,7 @@ def _is_read_of_own_run(endpoint: Endpoint[Any, Any], caller: Caller, path: Mapp
     return is_own and endpoint.method == "GET"
 
 
+_MAX_QUERY_FIELDS = 256  # of a query: a hundred runs and a hundred names, with the rest
 # a larger body is joined and decoded in a thread, since its validation may take seconds
 _LARGE_BYTES = 256 * 1024
 _SEND_BYTES = 64 * 1024  # of a response, per write to the transport
@@ -502,7 +523,7 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     one, with the list of the known ones."""
     try:
         raw = request.scope["query_string"].decode("ascii")
-        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=64)
+        pairs = parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=_MAX_QUERY_FIELDS)
     except (ValueError, UnicodeDecodeError) as error:
         raise MalformedRequest("the query is not of the form `name=value&…` in UTF-8") from error
     known = _query_parameters(shape)

@@ -79,5 +79,6 @@ class HttpServer(uvicorn.Server):
         # first, so that a client that loses its connection can already read that the server ended on purpose
         self._withdraw()
         self._services.subscriptions.close()  # followers then end by themselves
+        self._services.events.close()
         self._ports.close()
         await super().shutdown(sockets)

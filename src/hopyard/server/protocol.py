@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from hopyard.server.audit import PEER_SCOPE_KEY
-from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY
+from hopyard.server.body_memory import ABORT_KEY, CLOSED_KEY, GIVE_UP_KEY
 from hopyard.server.connections import RETRY_AFTER_S, Connections, PeerConnections, PeerIdentifier, unix_peer
 from hopyard.server.ports.port_address import PATH_PREFIX, split_port_host
 from hopyard.server.ports.tunnel import STREAM_KEY, TUNNEL_KEY
@@ -279,6 +279,7 @@ class LimitedProtocol(HttpToolsProtocol):
             {
                 PEER_SCOPE_KEY: self._peer_key,
                 GIVE_UP_KEY: self.abort_slow_reader,
+                ABORT_KEY: self.transport.abort,
                 TUNNEL_KEY: self,
                 CLOSED_KEY: self.transport.is_closing,
             }

@@ -88,7 +88,7 @@ async def _scan(runs: RunStore, where: RunFilter, query: RunQuery | None, now: d
             break
         before, size = rows[-1][0], min(2 * size, _MAX_CHUNK)
     if query is not None and not found and where.before is None:
-        _check_names(query.names, (), passed)
+        check_names(query.names, (), passed)
     return RunPage(found[: where.limit], len(found) > where.limit)
 
 
@@ -99,7 +99,7 @@ def _accepted(rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None) -
 def _sort(rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None, sort: str) -> list[RunId]:
     found = [row for row in rows if query is None or query.accepts(row[1])]
     name, descending = parse_sort(sort)
-    _check_names(query.names if query is not None and not found else (), (name,) if name else (), rows)
+    check_names(query.names if query is not None and not found else (), (name,) if name else (), rows)
     if name:
         found.sort(key=lambda row: sort_key(row[1], name, descending=descending))  # stable: newest first
     return [run for run, _ in found]
@@ -114,7 +114,7 @@ def _cut_page(order: Sequence[RunId], where: RunFilter) -> RunPage:
     return RunPage(order[start : start + where.limit], start + where.limit < len(order))
 
 
-def _check_names(where: Sequence[str], sort: Sequence[str], rows: Sequence[tuple[RunId, RunValues]]) -> None:
+def check_names(where: Sequence[str], sort: Sequence[str], rows: Sequence[tuple[RunId, RunValues]]) -> None:
     """Raises SpecError for a name that no run has, if it looks like a mistyped name of some run."""
     for what, names in (("where", where), ("sort", sort)):
         for name, closest in unknown_names(names, (values for _, values in rows)).items():

@@ -24,6 +24,7 @@ from hopyard.interfaces.engine import PortStream
 from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
+from hopyard.interfaces.saved_view_store import SavedViewStore
 from hopyard.interfaces.session_store import SessionStore
 from hopyard.interfaces.streams import Streams
 from hopyard.interfaces.usage_store import UsageStore
@@ -37,8 +38,10 @@ from hopyard.server.remote_blobs import RemoteBlobs
 from hopyard.server.run_connections import RunConnections
 from hopyard.server.storage_quota import StorageQuota
 from hopyard.server.token_connections import TokenConnections
+from hopyard.tracking.event_hub import EventHub
 from hopyard.tracking.ingest import StreamIngest
 from hopyard.tracking.run_subscriptions import RunSubscriptions
+from hopyard.tracking.series_cache import SeriesCache
 
 ConnectPort = Callable[[AttemptId, int, int], Awaitable[PortStream]]
 ConnectConsole = Callable[[AttemptId, int], Awaitable[PortStream]]
@@ -88,6 +91,7 @@ class Services:
     sessions: SessionStore
     blobs: Blobs
     streams: Streams
+    series: SeriesCache
     tokens: TokenAuthenticator
     token_connections: TokenConnections
     manifests: ManifestCheck
@@ -97,6 +101,7 @@ class Services:
     queue_cache: QueueCache
     reservations: ReservationStore
     usage: UsageStore
+    saved_views: SavedViewStore
     audit: AuditStore
     storage: StorageQuota
     controller: Controller
@@ -104,6 +109,7 @@ class Services:
     blob_collector: BlobCollector
     ingest: StreamIngest
     subscriptions: RunSubscriptions
+    events: EventHub
     now: Callable[[], datetime]
     on_run_ended: Callable[[Run], Awaitable[None]]
     request_shutdown: Callable[[], None]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from hopyard.config.units import format_bytes
-from hopyard.domain.ids import Digest
+from hopyard.domain.ids import Digest, RunId
 from hopyard.errors import QuotaExceeded
 from hopyard.interfaces.storage_store import StorageStore, Upload
 
@@ -72,6 +72,10 @@ class StorageQuota:
     def has_quota(self) -> bool:
         """Whether there is a quota."""
         return bool(self._quota)
+
+    async def freed_bytes(self, runs: Sequence[RunId]) -> int:
+        """Returns the total size of the trees that only these runs refer to."""
+        return await self._store.freed_bytes(runs)
 
     async def load_uploads(self) -> None:
         """Loads the unreferenced uploads from before the start of this server."""

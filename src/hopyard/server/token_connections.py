@@ -1,4 +1,4 @@
-"""The open connections to ports and consoles, by the token of their user.
+"""The open connections to ports and consoles, streamed responses and events, by the token of their user.
 
 A connection may stay open for days. It ends when its token is revoked, expires, or its user is removed. That
 of a run ends with the run.
@@ -32,14 +32,17 @@ class TokenConnections:
         is_live_attempt: Callable[[AttemptId], Awaitable[bool]],
     ) -> None:
         self._list_tokens, self._now, self._is_live_attempt = list_tokens, now, is_live_attempt
-        self._open: dict[object, tuple[Caller, Callable[[], None]]] = {}
+        self._open: dict[object, tuple[Caller, Callable[[], None], Scope]] = {}
         self._checks: asyncio.Task[None] | None = None
 
     @contextmanager
-    def opened(self, caller: Caller, abort: Callable[[], None]) -> Iterator[None]:
-        """Calls `abort` once the caller's token is no longer valid, until the end of the context."""
+    def opened(
+        self, caller: Caller, abort: Callable[[], None], *, scope: Scope = Scope.SUBMIT
+    ) -> Iterator[None]:
+        """Calls `abort` once the caller's token is no longer valid, or has not this scope, until the end of
+        the context."""
         key = object()
-        self._open[key] = caller, abort
+        self._open[key] = caller, abort, scope
         if self._checks is None:
             self._checks = asyncio.create_task(self._check_periodically())
         try:
@@ -52,22 +55,22 @@ class TokenConnections:
 
     async def abort_invalid(self) -> None:
         """Aborts the connections of tokens that are no longer valid."""
-        attempts = {caller.attempt for caller, _ in self._open.values() if caller.attempt is not None}
+        attempts = {caller.attempt for caller, *_ in self._open.values() if caller.attempt is not None}
         for attempt in attempts:
             if not await self._is_live_attempt(attempt):
-                for caller, abort in list(self._open.values()):
+                for caller, abort, _ in list(self._open.values()):
                     if caller.attempt == attempt:
                         abort()
-        for user in {caller.user for caller, _ in self._open.values() if caller.attempt is None}:
+        for user in {caller.user for caller, *_ in self._open.values() if caller.attempt is None}:
             tokens = await self._list_tokens(user)
             now = self._now()
-            valid = {
-                token.id
-                for token in tokens
-                if not token.is_expired(now) and Scope.SUBMIT in expand_scopes(token.scopes)
-            }
-            for caller, abort in list(self._open.values()):
-                if caller.user == user and caller.token not in valid:
+            scopes = {token.id: expand_scopes(token.scopes) for token in tokens if not token.is_expired(now)}
+            for caller, abort, scope in list(self._open.values()):
+                if (
+                    caller.attempt is None
+                    and caller.user == user
+                    and scope not in scopes.get(caller.token, ())
+                ):
                     abort()
 
     async def _check_periodically(self) -> None:

@@ -10,7 +10,7 @@ from hopyard.domain.effective_limits import effective_admins
 from hopyard.domain.ids import QueueName, RunId, check_label
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.run import RoleSpec, Run, RunEvent, RunEventKind, RunPhase, RunSpec
-from hopyard.domain.run_change import changes_scheduling, describe_changes
+from hopyard.domain.run_change import changes_scheduling, describe_changes, not_archivable_conflict
 from hopyard.errors import Conflict, SpecError
 from hopyard.server.authentication import Caller
 from hopyard.server.authorization import check_may_change
@@ -36,6 +36,7 @@ class RunUpdate:
     note: str | None = None
     tags: Mapping[str, str] | None = None
     untag: Sequence[str] = ()
+    archived: bool | None = None
 
 
 async def update_run(
@@ -77,8 +78,14 @@ async def _apply_update(services: Services, before: Run, update: RunUpdate, call
         before.held_by if update.held is None else (before.held_by or caller.user) if update.held else None
     )
     after = replace(
-        before, spec=spec, held_by=held_by, note=before.note if update.note is None else update.note
+        before,
+        spec=spec,
+        held_by=held_by,
+        note=before.note if update.note is None else update.note,
+        archived=before.archived if update.archived is None else update.archived,
     )
+    if after.archived and not before.archived and not before.phase.is_final:
+        raise not_archivable_conflict(before)
     if spec != before.spec:
         check_spec(spec)
         if changes_scheduling(before, after) and before.phase is RunPhase.QUEUED:

@@ -63,6 +63,9 @@ class FolderStreams:
     async def list(self, run: RunId, /) -> Sequence[StreamKey]:
         return await self._run_in_thread(lambda: self._list(run))
 
+    async def lengths_of_runs(self, runs: Sequence[RunId], /) -> Mapping[RunId, Mapping[StreamKey, int]]:
+        return await self._run_in_thread(lambda: {run: self._lengths_of_run(run) for run in runs})
+
     async def sync(self, attempt: AttemptId, rank: int, /) -> None:
         await self._run_in_thread(lambda: self._sync(attempt, rank))
 
@@ -114,6 +117,14 @@ class FolderStreams:
                 return {entry.name: entry.stat().st_size for entry in entries}
         except FileNotFoundError:
             return {}
+
+    def _lengths_of_run(self, run: RunId) -> dict[StreamKey, int]:
+        return {
+            StreamKey(AttemptId(attempt.name), int(rank.name), entry.name): entry.stat().st_size
+            for attempt in _scan_folder(self._run_folder(run))
+            for rank in _scan_folder(attempt.path)
+            for entry in _scan_folder(rank.path)
+        }
 
     def _list(self, run: RunId) -> Sequence[StreamKey]:
         top = self._run_folder(run)
@@ -236,6 +247,14 @@ def _disk_full_error(key: StreamKey) -> StorageFull:
         f"no space left on the server for the stream `{key.name}` of {key.attempt}",
         hints=("free some space: `hop rm RUN` deletes a run with its streams",),
     )
+
+
+def _scan_folder(path: Path | str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
 
 
 def _fsync_path(path: Path) -> None:

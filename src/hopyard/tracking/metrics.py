@@ -18,7 +18,6 @@ from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.downsampling import extreme_positions
 from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.process_restarts import read_spans
-from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import RunHistory
 
 _READ_BYTES = 4 * 1024 * 1024
@@ -172,41 +171,162 @@ async def read_series(
     logged the name with `hop.log` in that attempt. A point that was logged without a step gets the step
     after the previous one. A damaged stream is read up to the damage.
     """
-    requested = None if names is None else set(names)
-    patterns = [compile_name_pattern(name) for name in requested or () if "*" in name]
-    keys = await streams.list(history.run.id)
-    ranks = sorted({key.rank for key in keys}) if rank is None else [rank]
-    series_by_name: dict[str, Series] = {}
-    for series_rank in ranks:
-        columns = _SeriesSelection(requested, after, limit, patterns)
-        for attempt in history.visible_streams.attempts:
-            replica_keys = _metric_keys(keys, attempt, series_rank)
-            await _merge_streams(streams, replica_keys, history.visible_streams, columns, series_by_name)
-        restarted = history.visible_streams.restarted_attempts
-        first_steps = [
-            await first_step(streams, keys, attempt, series_rank)
-            for attempt in (history.visible_streams.attempts if restarted else ())
-        ]
-        for attempt in reversed(restarted):
-            earlier = _SeriesSelection(requested, after, None, patterns)
-            replica_keys = _metric_keys(keys, attempt, series_rank)
-            await _merge_streams(streams, replica_keys, history.visible_streams, earlier, series_by_name)
-            end = min((step for step in first_steps if step is not None), default=None)
-            for name, series in earlier.series.items():
-                later = columns.series.setdefault(name, Series())
-                _prepend_earlier(later, series, later.steps[0] if later.steps else end)
-                if not later.steps:
-                    del columns.series[name]
-            first_steps.append(await first_step(streams, keys, attempt, series_rank))
-        for name, series in columns.series.items():
-            series_by_name.setdefault(name, series)
-    for evaluation in history.evaluations if rank in (None, 0) else ():
-        found = await read_series(streams, evaluation, names=names, after=after, limit=limit)
-        for name, series in found.items():
-            _merge_steps(series_by_name.setdefault(name, Series()), series)
-    selected = dict(sorted(series_by_name.items())[:limit])
+    reading = await SeriesReading.read(streams, history, names=names, after=after, limit=limit, rank=rank)
+    selected = dict(sorted(reading.series.items())[:limit])
     await asyncio.to_thread(_downsample_to_limit, selected, max_points)
     return selected
+
+
+@dataclass(slots=True)
+class _StreamEnd:
+    """The end of a replica's newest metric stream: bytes that arrive later are read from here on."""
+
+    reader: _ColumnReader
+    position: int = 0
+    is_damaged: bool = False
+
+
+class SeriesReading:
+    """The metrics of a run as `read_series` describes them, in full, and the bytes of a live run that arrive
+    later. max_total: more points are downsampled together; then `Series.count` is the number of points that
+    are omitted."""
+
+    def __init__(
+        self, history: RunHistory, *, requested: set[str] | None, rank: int | None, max_total: int
+    ) -> None:
+        self.series: dict[str, Series] = {}
+        self._history, self._requested, self._rank = history, requested, rank
+        self._max_total = max_total
+        self._patterns = [compile_name_pattern(name) for name in requested or () if "*" in name]
+        self._selections: list[_SeriesSelection] = []  # of each rank, the lowest first
+        self._ends: dict[StreamKey, _StreamEnd] = {}
+
+    @classmethod
+    async def read(
+        cls,
+        streams: Streams,
+        history: RunHistory,
+        *,
+        names: Iterable[str] | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        rank: int | None = None,
+        max_total: int = MAX_POINTS,
+    ) -> SeriesReading:
+        """Reads all that is stored. The arguments are those of `read_series`."""
+        requested = None if names is None else set(names)
+        reading = cls(history, requested=requested, rank=rank, max_total=max_total)
+        await reading._read_all(streams, after, limit)
+        return reading
+
+    @property
+    def is_downsampled(self) -> bool:
+        """Whether points are omitted, because there are more than `max_total`."""
+        return any(series.count for series in self.series.values())
+
+    async def extend(self, streams: Streams, grown: Collection[StreamKey]) -> bool:
+        """Adds the bytes that were appended to these streams. Returns False if the series cannot be continued
+        and must be read again: another stream than the newest of a replica has grown, or points are
+        omitted."""
+        view = self._history.visible_streams
+        if (
+            view.restarted_attempts
+            or self._history.evaluations
+            or self.is_downsampled
+            or any(key not in self._ends for key in grown)
+        ):
+            return False
+        for key in sorted(grown):
+            end = self._ends[key]
+            while not end.is_damaged and (data := await streams.read(key, end.position, _READ_BYTES)):
+                end.position += len(data)
+                end.is_damaged = not await _feed(end.reader, data)
+        self.series = self._merge_ranks()
+        return sum(len(series.values) for series in self.series.values()) <= self._max_total
+
+    def _merge_ranks(self) -> dict[str, Series]:
+        merged: dict[str, Series] = {}
+        for selection in self._selections:
+            for name, series in selection.series.items():
+                merged.setdefault(name, series)
+        return merged
+
+    def end_of(self, key: StreamKey) -> int | None:
+        """Returns how many bytes of a stream that `extend` continues were read; None for another stream."""
+        end = self._ends.get(key)
+        return None if end is None else end.position
+
+    async def _read_all(self, streams: Streams, after: str | None, limit: int | None) -> None:
+        view, rank = self._history.visible_streams, self._rank
+        keys = await streams.list(self._history.run.id)
+        ranks = sorted({key.rank for key in keys}) if rank is None else [rank]
+        for series_rank in ranks:
+            columns = _SeriesSelection(self._requested, after, limit, self._patterns)
+            for attempt in view.attempts:
+                await self._merge_streams(streams, _metric_keys(keys, attempt, series_rank), columns)
+            restarted = view.restarted_attempts
+            first_steps = [
+                await first_step(streams, keys, attempt, series_rank)
+                for attempt in (view.attempts if restarted else ())
+            ]
+            for attempt in reversed(restarted):
+                earlier = _SeriesSelection(self._requested, after, None, self._patterns)
+                await self._merge_streams(streams, _metric_keys(keys, attempt, series_rank), earlier)
+                end = min((step for step in first_steps if step is not None), default=None)
+                for name, series in earlier.series.items():
+                    later = columns.series.setdefault(name, Series())
+                    _prepend_earlier(later, series, later.steps[0] if later.steps else end)
+                    if not later.steps:
+                        del columns.series[name]
+                first_steps.append(await first_step(streams, keys, attempt, series_rank))
+            self._selections.append(columns)
+            self.series = self._merge_ranks()
+        for evaluation in self._history.evaluations if rank in (None, 0) else ():
+            found = await read_series(streams, evaluation, names=self._requested, after=after, limit=limit)
+            for name, series in found.items():
+                _merge_steps(self.series.setdefault(name, Series()), series)
+
+    async def _merge_streams(
+        self, streams: Streams, keys: Sequence[StreamKey], columns: _SeriesSelection
+    ) -> None:
+        """Adds the metric streams of one replica in one attempt. A name has one source: the first stream with
+        points of it."""
+        view, logged = self._history.visible_streams, set[str]()
+        for key in keys:
+            end = _StreamEnd(columns.reader(frozenset(logged)))
+            await self._merge_stream(streams, key, end, columns)
+            logged |= end.reader.names_with_points
+            is_open = view.visible_length_of(key.attempt, key.rank, key.name) is None
+            is_newest = key == keys[-1] and key.attempt == view.attempts[-1]
+            if is_open and is_newest and not view.restarts_of(key.attempt, key.rank, key.name):
+                self._ends[key] = end
+
+    async def _merge_stream(
+        self, streams: Streams, key: StreamKey, end: _StreamEnd, columns: _SeriesSelection
+    ) -> None:
+        view = self._history.visible_streams
+        async for span, data in read_spans(streams, key, view, block_bytes=_READ_BYTES):
+            if span.is_restart:
+                end.reader.restart()
+            end.position += len(data)
+            if not await _feed(end.reader, data, hidden=span.is_hidden):
+                end.is_damaged = True
+                return
+            all_series = [*columns.series.values(), *self.series.values()]
+            if sum(len(series.values) for series in all_series) > self._max_total:
+                await asyncio.to_thread(downsample_together, all_series, self._max_total)
+
+
+async def _feed(reader: _ColumnReader, data: bytes, *, hidden: bool = False) -> bool:
+    """Returns whether the data is intact up to its end."""
+    try:
+        if len(data) <= _MIN_READ_BYTES:
+            reader.feed(data, hidden=hidden)
+        else:
+            await asyncio.to_thread(reader.feed, data, hidden=hidden)
+    except IntegrityError:
+        return False
+    return True
 
 
 async def first_step(
@@ -273,48 +393,10 @@ def _downsample_to_limit(all_series: dict[str, Series], max_points: int | None) 
             _downsample(series, max_points)
 
 
-async def _merge_streams(
-    streams: Streams,
-    keys: Iterable[StreamKey],
-    view: VisibleStreams,
-    columns: _SeriesSelection,
-    others: dict[str, Series],
-) -> None:
-    """Adds the metric streams of one replica in one attempt. A name has one source: the first stream with
-    points of it."""
-    logged = set[str]()
-    for key in keys:
-        reader = columns.reader(frozenset(logged))
-        await _merge_stream(streams, key, view, reader, columns, others)
-        logged |= reader.names_with_points
-
-
-async def _merge_stream(
-    streams: Streams,
-    key: StreamKey,
-    view: VisibleStreams,
-    reader: _ColumnReader,
-    columns: _SeriesSelection,
-    others: dict[str, Series],
-) -> None:
-    async for span, data in read_spans(streams, key, view, block_bytes=_READ_BYTES):
-        if span.is_restart:
-            reader.restart()
-        try:
-            if len(data) <= _MIN_READ_BYTES:
-                reader.feed(data, hidden=span.is_hidden)
-            else:
-                await asyncio.to_thread(reader.feed, data, hidden=span.is_hidden)
-        except IntegrityError:
-            return
-        all_series = [*columns.series.values(), *others.values()]
-        if sum(len(series.values) for series in all_series) > MAX_POINTS:
-            await asyncio.to_thread(_halve_all, all_series)
-
-
-def _halve_all(all_series: Sequence[Series]) -> None:
-    """Downsamples all series equally, to half of MAX_POINTS in total."""
-    points_per_series = MAX_POINTS // 2 // len(all_series)
+def downsample_together(all_series: Sequence[Series], max_total: int) -> None:
+    """Downsamples all series equally, to half of `max_total` in total. `Series.count` counts the omitted
+    points."""
+    points_per_series = max_total // 2 // len(all_series)
     for series in all_series:
         old_count = len(series.values)
         _downsample(series, max(1, points_per_series))

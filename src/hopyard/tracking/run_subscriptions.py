@@ -54,6 +54,11 @@ class RunSubscriptions:
         self._subscriptions: dict[RunId, set[Subscription]] = {}
         self.closed = False
 
+    @property
+    def has_any(self) -> bool:
+        """Whether any run is followed."""
+        return bool(self._subscriptions)
+
     @contextmanager
     def subscribe(self, run: RunId, event: asyncio.Event | None = None) -> Iterator[Subscription]:
         """event: notified instead of an event of its own."""
@@ -73,6 +78,11 @@ class RunSubscriptions:
         for subscription in self._subscriptions.get(run, ()):
             subscription.state_changed = True
             subscription.notify()
+
+    def notify_all_states(self) -> None:
+        """Notifies that any run may have changed."""
+        for run in self._subscriptions:
+            self.notify_state(run)
 
     def notify_output(self, run: RunId, key: StreamKey, length: int, tail: bytes) -> None:
         """Notifies that a stream of the run has this length now. tail: the bytes appended last."""

@@ -17,7 +17,7 @@ from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
-from hopyard.stores.sql.tables import lease, marks, metadata
+from hopyard.stores.sql.tables import changes, lease, marks, metadata
 from hopyard.stores.sql.usage import SqlUsageStore
 from hopyard.testing.stores import Stores
 from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_programs
@@ -88,7 +88,7 @@ def anyio_backend() -> str:
 def _clear(conn: Connection) -> None:
     """Restores the state of a new database."""
     for table in reversed(metadata.sorted_tables):
-        if table not in (marks, lease):
+        if table not in (marks, lease, changes):
             conn.execute(table.delete())
     conn.execute(marks.update().values({column.name: 0 for column in marks.columns if column.name != "id"}))
     conn.execute(lease.update().values(holder=None, epoch=0, expires_at=0))

@@ -14,6 +14,8 @@ from hopyard.domain.replica import RUN_TOKEN_PREFIX
 
 Headers = Sequence[tuple[bytes, bytes]]
 COOKIE_NAME = "hopyard_port"
+# of all cookies of this server: also of sessions of browsers
+_OWN_COOKIE_PREFIXES = (b"hopyard_", b"__host-hopyard_")
 _HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -101,7 +103,7 @@ def response_headers(headers: Headers, public: PublicAddress) -> list[tuple[byte
         if name in (b"location", b"content-location"):
             kept.append((name, _public_location(value, public)))
         elif name == b"set-cookie":
-            if value.partition(b"=")[0].strip().lower() != COOKIE_NAME.encode():
+            if not _is_own_cookie(value):
                 kept.append((name, _without_domain(value)))
         else:
             kept.append((name, value))
@@ -150,7 +152,11 @@ def is_chunked(headers: Headers) -> bool:
 
 def _without_own_cookie(value: bytes) -> bytes:
     parts = [part.strip() for part in value.split(b";")]
-    return b"; ".join(part for part in parts if part.partition(b"=")[0] != COOKIE_NAME.encode())
+    return b"; ".join(part for part in parts if not _is_own_cookie(part))
+
+
+def _is_own_cookie(value: bytes) -> bool:
+    return value.strip().lower().startswith(_OWN_COOKIE_PREFIXES)
 
 
 def _without_domain(value: bytes) -> bytes:

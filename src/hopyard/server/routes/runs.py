@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 from operator import attrgetter
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from hopyard.config.home import Home
 from hopyard.config.schemas.fields import (
     MAX_NAMES,
     TEXT,
@@ -31,7 +27,6 @@ from hopyard.config.schemas.fields import (
 )
 from hopyard.config.schemas.run_rules import check_new_run
 from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, SpecIn, to_run_spec
-from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
 from hopyard.domain.param_format import names_of_sentence
@@ -50,6 +45,7 @@ from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.server.audit import STOP_ACTION
 from hopyard.server.authentication import Caller
 from hopyard.server.authorization import check_current_study_attempt, check_may_stop
+from hopyard.server.delete_run import delete_run
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.other_servers import attempts_on_other_servers
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
@@ -60,12 +56,10 @@ from hopyard.server.run_names import replace_run_ids, run_names, with_readable_n
 from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, encode_latest, to_run_out
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
-from hopyard.server.trial_access import check_trial_submission, list_trials
+from hopyard.server.trial_access import check_trial_submission
 from hopyard.server.update_run import RunUpdate, update_run
 
 PLAN_TIMEOUT_S = 1.0
-log = logging.getLogger("hopyard.server")
-_STOP_TIMEOUT_S = 60.0
 MAX_NEWEST_EVENTS = 100  # attempts and events in the response of a run
 
 
@@ -137,7 +131,7 @@ class DeleteQuery(RequestModel):
 class UpdateIn(RequestModel):
     """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit), roles
     (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in) and untag
-    to every run. hold: false releases a held run."""
+    to every run, and archived to ended runs. hold: false releases a held run."""
 
     queue: Name | None = None
     priority: Priority | None = None
@@ -148,6 +142,7 @@ class UpdateIn(RequestModel):
     note: Annotated[str, Meta(max_length=4096, pattern=TEXT)] | None = None
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
     untag: Annotated[tuple[Key, ...], Meta(max_length=MAX_NAMES)] = ()
+    archived: bool | None = None
 
 
 class UpdatedOut(Struct, frozen=True):
@@ -315,6 +310,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             note=body.note,
             tags=body.tags,
             untag=body.untag,
+            archived=body.archived,
         )
         run, changes = await update_run(services, RunId(request.path["id"]), run_update, request.caller)
         return UpdatedOut(to_run_out(await with_readable_name(services.runs, run), request.caller), changes)
@@ -327,18 +323,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         check_may_stop(
             request.caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner
         )
-        if request.query.force and not (run.phase.is_final or run.is_being_synced):
-            await services.controller.stop(run_id, StopOrder(1.0))
-            if not await _wait_until_final(services, run_id):
-                raise Conflict("the run does not end", hints=("retry later",))
-        if run.spec.study is not None and (await services.runs.get(run_id)).phase.is_final:
-            for trial in await list_trials(services.runs, run_id):
-                if not trial.phase.is_final:
-                    await services.controller.stop(trial.id, StopOrder(1.0))
-                    if not await _wait_until_final(services, trial.id):
-                        raise Conflict(f"the trial {trial.name} does not end", hints=("retry later",))
-                await _delete_run(services, trial.id)
-        await _delete_run(services, run_id)
+        await delete_run(services, run, force=bool(request.query.force))
         return Empty()
 
     return [
@@ -424,23 +409,6 @@ async def _check_not_forked(services: Services, spec: RunSpec) -> None:
         )
 
 
-async def _delete_run(services: Services, run_id: RunId) -> None:
-    """Raises Conflict while the run is live, StorageFull; nothing of the run is then deleted."""
-    await services.runs.delete(run_id)  # first, so that a failed delete loses no output
-    services.ingest.forget(run_id)
-    services.storage.invalidate_all()
-    services.subscriptions.notify_state(run_id)
-    try:
-        await services.streams.delete(run_id)
-        await asyncio.to_thread(remove_tree, Home(Path(services.home)).retained_of(run_id))
-    except OSError as error:
-        log.warning(
-            "files of the deleted run %s remain (%s); they are removed later",
-            run_id,
-            error.strerror or error,
-        )
-
-
 async def submission_response(
     services: Services,
     request: ApiRequest[SubmitQuery, Any],
@@ -501,6 +469,7 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
         run,
         caller,
         latest=encode_latest(latest),
+        starred=run.id in await services.runs.starred_of(caller.user, [run.id]),
         trials=trials,
         attempts=await _attempts_with_run_names(services, attempts),
         events=await _events_with_run_names(services, events),
@@ -542,12 +511,3 @@ async def _stopped_by(services: Services, run: Run) -> str | None:
     """Returns the user who first requested the stop of the run."""
     records = await services.audit.list(AuditFilter(action=STOP_ACTION, target=run.id, outcome=Outcome.DONE))
     return records[-1].user if records else None
-
-
-async def _wait_until_final(services: Services, run: RunId) -> bool:
-    """Waits until a stopping run is final. Returns False if it does not end."""
-    with services.subscriptions.subscribe(run) as subscription:
-        while not subscription.closed and not (await services.runs.get(run)).phase.is_final:
-            if not await subscription.wait(_STOP_TIMEOUT_S):
-                return False
-    return True

@@ -37,7 +37,7 @@ MAX_RAW_BYTES = 16 * 1024 * 1024
 _FRAME_BYTES = 256 * 1024
 _ListText = Annotated[str, Meta(max_length=64 * 1024, pattern=TEXT)]
 _Rank = Annotated[int, Meta(ge=0, lt=10**6)]
-_Ranks = Annotated[
+Ranks = Annotated[
     str,
     Meta(
         pattern=full_match(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
@@ -60,7 +60,7 @@ class FollowQuery(RequestModel):
         str,
         Meta(max_length=256, pattern=word_list_pattern(STREAMS), description="names, separated by commas"),
     ] = "stdout,stderr"
-    ranks: _Ranks = "all"
+    ranks: Ranks = "all"
 
 
 class LogQuery(RequestModel):
@@ -78,7 +78,7 @@ class OutputQuery(RequestModel):
             max_length=64, pattern=word_list_pattern(OUTPUT_STREAMS), description="names, separated by commas"
         ),
     ] = "stdout,stderr"
-    ranks: _Ranks = "all"
+    ranks: Ranks = "all"
     tail_lines: Annotated[int, Meta(ge=0, le=10**9)] | None = None
     since: Annotated[float, Meta(ge=0, le=10**11)] | None = None
     attempt: Annotated[int, Meta(ge=1, le=10**9)] | None = None
@@ -189,7 +189,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         run = RunId(request.path["id"])
         follow_request = FollowRequest(
             tuple(dict.fromkeys(request.query.streams.split(","))),
-            _parse_ranks(request.query.ranks),
+            parse_ranks(request.query.ranks),
             _parse_cursors(request.query.cursors, run),
         )
         await check_stored_locally(services, await services.runs.get(run))
@@ -224,7 +224,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             attempts = tuple(a for a in view.all_attempts if split_attempt(a)[1] == query.attempt)
             view = VisibleStreams(attempts, {}, attempts)
         await check_stored_locally(services, run, attempts[0] if query.attempt and attempts else None)
-        ranks = _parse_ranks(query.ranks)
+        ranks = parse_ranks(query.ranks)
         parts: list[OutputSegment] = []
         order = OutputOrder(services.streams)
         for attempt in attempts:
@@ -384,7 +384,8 @@ def _to_series_out(series: Series) -> SeriesOut:
     return SeriesOut(series.steps.tolist(), values, [*series.times], series.count)
 
 
-def _parse_ranks(text: str) -> frozenset[int] | None:
+def parse_ranks(text: str) -> frozenset[int] | None:
+    """Returns the ranks; None for `all`."""
     return None if text == "all" else frozenset(int(rank) for rank in text.split(","))
 
 

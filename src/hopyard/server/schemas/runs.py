@@ -37,8 +37,8 @@ class PinnedOut(Struct, frozen=True):
 
 
 class RunOut(Struct, frozen=True, kw_only=True):
-    """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
-    responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
+    """A run. `name` has the form `user/project/number`. starred, latest, attempts, events and progress are in
+    the responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
     summary, latest: values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
     stopped_by: the user who requested the stop, if the audit log has a record. trials: for a study, the
@@ -89,7 +89,9 @@ class RunOut(Struct, frozen=True, kw_only=True):
     unstored: tuple[str, ...]
     held_by: str | None
     note: str
+    archived: bool
     paused_at: datetime | None = None
+    starred: bool | UnsetType = UNSET
     latest: LatestMetricsField | UnsetType = UNSET
     trials: Mapping[RunPhase, int] | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET

@@ -172,7 +172,8 @@ class MemoryClusterStore:
     async def update_run(self, before: Run, after: Run, event: RunEvent, /) -> None:
         row, state = self._get_row(before.id), self._state
         held_by = row.held_by if row.phase is RunPhase.QUEUED else None
-        if (row.spec, held_by, row.note) != (before.spec, before.held_by, before.note):
+        current = (row.spec, held_by, row.note, row.archived)
+        if current != (before.spec, before.held_by, before.note, before.archived):
             raise concurrent_change_conflict(before)
         if changes_scheduling(before, after):
             if row.phase is not RunPhase.QUEUED:
@@ -195,7 +196,7 @@ class MemoryClusterStore:
                 state.add_pending(row.gang)
             state.mark_changed()
             row.held_by = after.held_by
-        row.spec, row.note = after.spec, after.note
+        row.spec, row.note, row.archived = after.spec, after.note, after.archived
         row.events.append(event)
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:

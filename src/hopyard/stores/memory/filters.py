@@ -25,6 +25,8 @@ def matches(row: RunRow, where: RunFilter) -> bool:
         and (where.run_folder is None or row.run_folder == where.run_folder)
         and (where.forked_from is None or spec.forked_from in where.forked_from)
         and (not where.studies or spec.study is not None)
+        and (where.archived is None or row.archived is where.archived)
+        and (where.starred_by is None or where.starred_by in row.starred_by)
         and (where.trials or spec.parent is None)
         and (where.id_prefix is None or row.id.startswith(where.id_prefix))
     )

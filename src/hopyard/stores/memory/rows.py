@@ -108,6 +108,8 @@ class RunRow:
     synced_at: datetime | None = None
     held_by: str | None = None
     note: str = ""
+    archived: bool = False
+    starred_by: set[str] = field(default_factory=set)
     changed_at_version: bool = False  # its request differs from the submitted one
     unstored: tuple[str, ...] = ()
     machine_env: Mapping[str, str | None] = field(default_factory=dict)
@@ -178,6 +180,7 @@ class RunRow:
             synced_at=self.synced_at,
             held_by=self.held_by if is_held else None,
             note=self.note,
+            archived=self.archived,
             paused_at=self.paused_at if self.shown_phase is RunPhase.PAUSED else None,
             unstored=self.unstored,
         )

@@ -145,10 +145,25 @@ class MemoryRunStore:
             events if limit is None else events[max(0, len(events) - limit) :] if newest else events[:limit]
         )
 
+    async def events_of(
+        self, runs: Sequence[RunId], kind: RunEventKind, /
+    ) -> Mapping[RunId, Sequence[RunEvent]]:
+        rows = (self._state.runs[run] for run in runs if run in self._state.runs)
+        found = {row.id: [event for event in row.events if event.kind is kind] for row in rows}
+        return {run: events for run, events in found.items() if events}
+
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         row = self._get_row(run)
         if event not in row.events:
             row.events.append(event)
+
+    async def set_starred(self, run: RunId, user: str, starred: bool, /) -> None:
+        row = self._get_row(run)
+        (row.starred_by.add if starred else row.starred_by.discard)(user)
+
+    async def starred_of(self, user: str, runs: Sequence[RunId], /) -> frozenset[RunId]:
+        rows = self._state.runs
+        return frozenset(run for run in runs if run in rows and user in rows[run].starred_by)
 
     async def delete(self, run: RunId, /) -> None:
         row = self._get_row(run)

@@ -22,6 +22,8 @@ from hopyard.stores.sql.tables import (
     run_contents,
     run_datasets,
     run_numbers,
+    run_stars,
+    saved_views,
     secrets,
     tokens,
     user_secrets,
@@ -184,7 +186,8 @@ class SqlAccessStore:
             removed = conn.execute(tokens.delete().where(tokens.c.user_name == user)).rowcount
             if not removed:
                 raise NotFound(f"there is no user `{user}`", hints=("list the users with `hop user ls`",))
-            conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user))
+            for table in (user_secrets, saved_views, run_stars):
+                conn.execute(table.delete().where(table.c.user_name == user))
             conn.execute(former_users.insert().values(user_name=user))
             return removed
 

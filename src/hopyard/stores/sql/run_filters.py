@@ -16,7 +16,7 @@ from hopyard.stores.sql.run_rows import (
     SELECT_RUNS,
     SHOWN_PHASE,
 )
-from hopyard.stores.sql.tables import run_contents, run_datasets, run_tags, runs
+from hopyard.stores.sql.tables import run_contents, run_datasets, run_stars, run_tags, runs
 
 sources = runs.alias("sources")
 _MAX_TEXT = "\U0010ffff"  # sorts after every character
@@ -89,6 +89,12 @@ def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
         conditions.append(runs.c.submitted_at >= func.coalesce(oldest.scalar_subquery(), 0))
     if where.studies:
         conditions.append(runs.c.study)
+    if where.archived is not None:
+        conditions.append(runs.c.archived if where.archived else not_(runs.c.archived))
+    if where.starred_by is not None:
+        conditions.append(
+            exists().where(run_stars.c.run == runs.c.id, run_stars.c.user_name == where.starred_by)
+        )
     if not where.trials:
         conditions.append(runs.c.parent.is_(None))
     if where.before is not None:

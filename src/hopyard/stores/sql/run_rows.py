@@ -141,6 +141,7 @@ def to_run(run_row: Row[Any], *, brief: bool = False) -> Run:
         synced_at=from_us_or_none(row.synced_at),
         held_by=row.held_by if is_held else None,
         note=row.note,
+        archived=bool(row.archived),
         paused_at=from_us_or_none(row.paused_at) if phase is RunPhase.PAUSED else None,
         unstored=decode_words(row.unstored),
     )

@@ -24,19 +24,24 @@ from hopyard.stores.sql.tables import run_contents, run_events, run_tags, runs
 
 def check_run_unchanged(conn: Connection, before: Run, phase: RunPhase) -> None:
     """Raises Conflict if the run differs from `before`."""
-    query = select(run_contents.c.spec, run_contents.c.note, runs.c.held_by).join(
+    query = select(run_contents.c.spec, run_contents.c.note, runs.c.held_by, runs.c.archived).join(
         runs, runs.c.id == run_contents.c.run
     )
-    spec, note, held_by = conn.execute(query.where(runs.c.id == before.id)).one()
-    current = (held_by if phase is RunPhase.QUEUED else None, note, fingerprint(decode_spec(spec)))
-    if current != (before.held_by, before.note, fingerprint(before.spec)):
+    spec, note, held_by, archived = conn.execute(query.where(runs.c.id == before.id)).one()
+    held_by = held_by if phase is RunPhase.QUEUED else None
+    if (held_by, note, bool(archived), fingerprint(decode_spec(spec))) != (
+        before.held_by,
+        before.note,
+        before.archived,
+        fingerprint(before.spec),
+    ):
         raise concurrent_change_conflict(before)
 
 
 def write_run_update(conn: Connection, before: Run, after: Run, event: RunEvent, clock: int | None) -> None:
     """Writes the changes. clock: the clock for the run's row, if a policy sees the change."""
     spec = after.spec
-    values: dict[str, Any] = {"label": spec.label}
+    values: dict[str, Any] = {"label": spec.label, "archived": after.archived}
     if clock is not None:
         values |= {
             "queue": spec.queue or DEFAULT_QUEUE,

@@ -56,6 +56,7 @@ from hopyard.stores.sql.run_rows import (
     to_attempt,
     to_run,
 )
+from hopyard.stores.sql.run_star_rows import starred_runs, write_star
 from hopyard.stores.sql.run_update_rows import write_script_tags
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
 from hopyard.stores.sql.versions import WriteStamp
@@ -192,6 +193,25 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
+    async def events_of(
+        self, runs: Sequence[RunId], kind: RunEventKind, /
+    ) -> Mapping[RunId, Sequence[RunEvent]]:
+        def read(conn: Connection) -> dict[RunId, list[RunEvent]]:
+            found: dict[RunId, list[RunEvent]] = {}
+            query = (
+                select(run_events.c.run, run_events.c.at, run_events.c.detail)
+                .where(run_events.c.kind == str(kind))
+                .order_by(run_events.c.id)
+            )
+            for start in range(0, len(runs), IDS_PER_QUERY):
+                for run, at, detail in conn.execute(
+                    query.where(run_events.c.run.in_(runs[start : start + IDS_PER_QUERY]))
+                ):
+                    found.setdefault(RunId(run), []).append(RunEvent(from_us(at), kind, detail))
+            return found
+
+        return await self._database.read(read)
+
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         def write(conn: Connection) -> None:
             _get_run_row(conn, run)
@@ -203,6 +223,16 @@ class SqlRunStore:
                 conn.execute(run_events.insert().values(**values))
 
         await self._database.write(write)
+
+    async def set_starred(self, run: RunId, user: str, starred: bool, /) -> None:
+        def write(conn: Connection) -> None:
+            _get_run_row(conn, run)
+            write_star(conn, run, user, starred)
+
+        await self._database.write(write)
+
+    async def starred_of(self, user: str, runs: Sequence[RunId], /) -> frozenset[RunId]:
+        return await self._database.read(lambda conn: starred_runs(conn, user, runs))
 
     async def delete(self, run: RunId, /) -> None:
         def write(conn: Connection) -> None:

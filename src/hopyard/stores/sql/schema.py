@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, inspect, select
 
 from hopyard.errors import IntegrityError
+from hopyard.stores.sql.change_triggers import create_triggers
 from hopyard.stores.sql.tables import HEAD, lease, marks, metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -54,6 +55,7 @@ def _create_all(conn: Connection) -> None:
         )
     )
     conn.execute(lease.insert().values(id=1, epoch=0, expires_at=0))
+    create_triggers(conn)
 
 
 def migrate(conn: Connection, current_version: str | None) -> None:
@@ -73,3 +75,4 @@ def migrate(conn: Connection, current_version: str | None) -> None:
         )
     config.attributes["connection"] = conn
     command.upgrade(config, "head")
+    create_triggers(conn)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, func, or_, select, union
+from sqlalchemy import Connection, delete, func, literal, or_, select, union
 from sqlalchemy.dialects import postgresql, sqlite
 
-from hopyard.domain.ids import Digest
+from hopyard.domain.ids import Digest, RunId
 from hopyard.interfaces.storage_store import Upload
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
@@ -17,6 +17,7 @@ from hopyard.stores.sql.tables import (
     checkpoints,
     dataset_versions,
     run_contents,
+    run_datasets,
     runs,
     tree_sizes,
 )
@@ -108,6 +109,9 @@ class SqlStorageStore:
         old_uploads = delete(table).where(table.c.server == server, table.c.at < to_us(before))
         await self._database.write(lambda conn: conn.execute(old_uploads))
 
+    async def freed_bytes(self, run_ids: Sequence[RunId], /) -> int:
+        return await self._database.read(lambda conn: sum(_trees_only_of(conn, run_ids).values()))
+
     async def stored_bytes(self, user: str, /) -> int:
         run_trees = tree_sizes.join(
             run_contents,
@@ -133,3 +137,37 @@ class SqlStorageStore:
             return int(conn.execute(select(func.coalesce(func.sum(trees.c.size_bytes), 0))).scalar_one())
 
         return await self._database.read(read)
+
+
+_TREE_COLUMNS = (run_contents.c.code, run_contents.c.artifact, run_contents.c.run_folder)
+_USES = (
+    *((column, run_contents.c.run) for column in (*_TREE_COLUMNS, run_contents.c.resume_manifest)),
+    (checkpoints.c.manifest, checkpoints.c.run),
+    (run_datasets.c.manifest, run_datasets.c.run),
+    (dataset_versions.c.manifest, literal("")),
+)
+
+
+def _trees_only_of(conn: Connection, run_ids: Sequence[RunId]) -> dict[str, int]:
+    """Returns the sizes of the trees that no other run, and no dataset, refers to."""
+    sizes: dict[str, int] = {}
+    for start in range(0, len(run_ids), IDS_PER_QUERY):
+        page = run_ids[start : start + IDS_PER_QUERY]
+        saved = select(checkpoints.c.manifest, checkpoints.c.size_bytes).where(checkpoints.c.run.in_(page))
+        sizes |= {manifest: size for manifest, size in conn.execute(saved)}
+        for column in _TREE_COLUMNS:
+            kept = select(tree_sizes.c.manifest, tree_sizes.c.size_bytes).join(
+                run_contents, tree_sizes.c.manifest == column
+            )
+            sizes |= {
+                manifest: size for manifest, size in conn.execute(kept.where(run_contents.c.run.in_(page)))
+            }
+    own, manifests = set(run_ids), sorted(sizes)
+    for start in range(0, len(manifests), IDS_PER_QUERY):
+        page_of_trees = manifests[start : start + IDS_PER_QUERY]
+        for column, run in _USES:
+            uses = select(column, run).where(column.in_(page_of_trees)).distinct()
+            for manifest, user in conn.execute(uses):
+                if user not in own:
+                    sizes.pop(manifest, None)
+    return sizes

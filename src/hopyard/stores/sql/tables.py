@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0030"  # the newest migration
+HEAD = "0031"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -92,6 +92,7 @@ runs = Table(
     # its request differs from the submitted one
     Column("changed", Boolean, nullable=False, server_default=false()),
     Column("paused_at", BigInteger),  # since when a user pauses it; counts while its phase is `running`
+    Column("archived", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
     Index("runs_touched", "touched"),
@@ -208,6 +209,15 @@ commands = Table(
         sqlite_where=text("state = 'pending'"),
         postgresql_where=text("state = 'pending'"),
     ),
+)
+
+# Runs that users have starred.
+run_stars = Table(
+    "run_stars",
+    metadata,
+    _run_key(primary_key=True),
+    Column("user_name", _Key, primary_key=True),
+    Index("run_stars_user", "user_name"),
 )
 
 # Notifications about runs. One without a target only marks an alert as recorded.
@@ -419,6 +429,17 @@ user_secrets = Table(
     Column("set_at", BigInteger, nullable=False),
 )
 
+saved_views = Table(
+    "saved_views",
+    metadata,
+    Column("user_name", _Key, primary_key=True),
+    Column("name", _Key, primary_key=True),
+    Column("shared", Boolean, nullable=False),
+    Column("view", Text, nullable=False),  # JSON
+    Column("updated_at", BigInteger, nullable=False),
+    Index("saved_views_shared", "shared"),
+)
+
 secrets = Table(
     "secrets",
     metadata,
@@ -492,6 +513,21 @@ audit = Table(
     Index("audit_target", "target"),
     Index("audit_target_id", "target_id"),
     Index("audit_user", "user_name", "id"),
+)
+
+# What changed, in the order of the commits. The triggers of `change_triggers` add the rows, and
+# the oldest are removed.
+changes = Table(
+    "changes",
+    metadata,
+    Column("seq", _Serial, primary_key=True),
+    Column("tag", BigInteger, nullable=False),  # random: identifies this row among copies of the database
+    Column("at", BigInteger, nullable=False),
+    Column("kind", _Key, nullable=False),
+    Column("subject", _Key, nullable=False),
+    Column("change", _Key, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("frequent", SmallInteger, nullable=False),  # 1 for changes that are sent at most once a second
 )
 
 # One row: the leader. Without a holder, there is none.
