@@ -148,7 +148,7 @@ export async function listWorkFiles(id: string): Promise<TreeFile[]> {
   const files = pages.flatMap((page) => page.files);
   const hasRanks = files.some((file) => file.rank > 0);
   return files.map((file) => {
-    const { path, rank, encoded } = file;
+    const { path, rank, encoded = false } = file;
     const query = { path, rank, encoded };
     return {
       path: hasRanks ? `rank ${rank}/${path}` : path,
@@ -157,7 +157,7 @@ export async function listWorkFiles(id: string): Promise<TreeFile[]> {
         const body = await data(
           api.GET("/api/v1/runs/{id}/file", { params: { path: { id }, query }, parseAs: "arrayBuffer" }),
         );
-        return new Uint8Array(body);
+        return new Uint8Array(body as unknown as ArrayBuffer);
       },
       head: async () => {
         const { data: body } = await api.GET("/api/v1/runs/{id}/file", {

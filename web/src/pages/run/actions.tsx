@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { Menu } from "@base-ui/react/menu";
 import { useLocation } from "wouter-preact";
-import { api, data } from "@/api/client";
+import { api, ApiError, data } from "@/api/client";
 import { giveCommand, isFinal, type Checkpoint, type Run } from "@/api/runs";
 import { Button } from "@/parts/button";
 import { DeleteDialog, ForkDialog, NoteDialog, PauseDialog, SetDialog, StopDialog } from "./dialogs";
@@ -30,6 +30,13 @@ export function Actions({
   const attempt = (action: Promise<unknown>) => {
     setError(null);
     action.then(reload).catch(setError);
+  };
+  const change = async (action: "star" | "unstar" | "archive" | "unarchive") => {
+    const { results } = await data(api.POST("/api/v1/runs/batch", { body: { runs: [run.id], action } }));
+    const refusal = results[0]?.error;
+    if (refusal) {
+      throw new ApiError(409, refusal.code, refusal.message, refusal.hints);
+    }
   };
   const isEnded = isFinal(run);
   const isLive = !isEnded && !run.offline && run.phase !== "queued" && !run.stop_requested;
@@ -91,6 +98,14 @@ export function Actions({
                   onClick={() => attempt(giveCommand(run.id, { kind: "pause", params: {}, release: false }))}
                 >
                   Hold in the queue
+                </Menu.Item>
+              )}
+              <Menu.Item onClick={() => attempt(change(run.starred ? "unstar" : "star"))}>
+                {run.starred ? "Remove the star" : "Star"}
+              </Menu.Item>
+              {isEnded && (
+                <Menu.Item onClick={() => attempt(change(run.archived ? "unarchive" : "archive"))}>
+                  {run.archived ? "Take out of the archive" : "Archive: leave it out of the table"}
                 </Menu.Item>
               )}
               <Menu.Item onClick={() => setOpen("delete")}>Delete…</Menu.Item>

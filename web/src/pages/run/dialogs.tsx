@@ -1,6 +1,7 @@
 /** The dialogs of what can be done to a run. */
 import { useState } from "preact/hooks";
-import { api, data, type Schemas } from "@/api/client";
+import { api, data } from "@/api/client";
+import { usePolled } from "@/api/polling";
 import { giveCommand, isFinal, type Checkpoint, type Run } from "@/api/runs";
 import { formatBytes } from "@/text/format";
 import { parseParam } from "@/text/shell";
@@ -25,7 +26,7 @@ export function StopDialog({ run, onClose }: Props) {
         await data(
           api.POST("/api/v1/runs/{id}/stop", {
             params: { path: { id: run.id } },
-            body: { at_safe_point: waits, grace_s: Number(grace), signal: null, trial: null },
+            body: { at_safe_point: waits, grace_s: Number(grace) },
           }),
         );
       }}
@@ -153,7 +154,7 @@ export function ForkDialog({
               ),
               checkpoint: checkpoint === "" ? null : Number(checkpoint),
               ...(label !== "" && { label }),
-            } as Schemas["ForkIn"],
+            },
           }),
         );
         onForked(fork.name);
@@ -202,7 +203,16 @@ export function DeleteDialog({
   checkpoints,
   onDeleted,
 }: Props & { checkpoints: readonly Checkpoint[]; onDeleted: () => void }) {
-  const bytes = checkpoints.reduce((sum, each) => sum + each.size_bytes, run.run_folder_bytes);
+  const freed = usePolled(
+    `freed ${run.id}`,
+    () =>
+      data(
+        api.POST("/api/v1/runs/batch", {
+          body: { runs: [run.id], action: "delete", dry_run: true, force: true },
+        }),
+      ),
+    () => null,
+  ).data?.frees_bytes;
   const trials = Object.values(run.trials ?? {}).reduce((sum, count) => sum + count, 0);
   return (
     <ActionDialog
@@ -225,8 +235,15 @@ export function DeleteDialog({
         {trials > 0 ? ` and its ${trials} trials` : ""}. This cannot be undone.
       </p>
       <p>
-        It frees up to <strong>{formatBytes(bytes)}</strong> of checkpoints and kept files. What other runs
-        use as well stays: code, datasets, environments, and checkpoints that forks start from.
+        {freed === undefined ? (
+          "Counting what this frees…"
+        ) : (
+          <>
+            This frees about <strong>{formatBytes(freed)}</strong>.
+          </>
+        )}{" "}
+        What other runs use as well stays: code, datasets, environments, and checkpoints that forks start
+        from.
       </p>
     </ActionDialog>
   );
@@ -266,7 +283,7 @@ export function NoteDialog({ run, onClose }: Props) {
               tags: next,
               untag: Object.keys(run.spec.tags ?? {}).filter((key) => !Object.hasOwn(next, key)),
               ...(label !== run.spec.label && { label }),
-            } as Schemas["UpdateIn"],
+            },
           }),
         );
       }}

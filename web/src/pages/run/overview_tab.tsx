@@ -103,7 +103,7 @@ export function OverviewTab({ run, commands }: { run: Run; commands: readonly Co
             {row("queue", run.spec.queue)}
             {row("priority", run.spec.priority)}
             {row("time limit", run.spec.time_limit_s && formatDuration(run.spec.time_limit_s))}
-            {row("python", run.spec.environment.python)}
+            {row("python", run.spec.environment?.python)}
             {row(
               "image",
               run.spec.roles.map((role) => role.image).find((image) => image !== ""),

@@ -34,6 +34,8 @@ export function RunHeader({
             <bdi>{run.spec.label || run.name}</bdi>
           </h1>
           <PhaseBadge phase={run.phase} />
+          {run.starred && <span title="starred">★</span>}
+          {run.archived && <span class={styles["quiet"]}>archived</span>}
           {run.stop_requested && !isFinal(run) && (
             <span class={styles["quiet"]}>stopping{run.stopped_by ? `, by ${run.stopped_by}` : ""}</span>
           )}
@@ -48,7 +50,7 @@ export function RunHeader({
         </Field>
         <Field label="User">{run.name.split("/")[0]}</Field>
         <Field label="Resources">{resourcesText(run)}</Field>
-        {run.spec.datasets.length > 0 && (
+        {run.spec.datasets && run.spec.datasets.length > 0 && (
           <Field label="Dataset">
             {run.spec.datasets.map((dataset) => `${dataset.name}:${dataset.version || "newest"}`).join(", ")}
           </Field>
@@ -118,7 +120,7 @@ function Why({ run }: { run: Run }) {
       <p>
         <strong>
           Waits in queue {why.queue}
-          {why.position !== null && `, position ${why.position} of ${why.waiting}`}
+          {typeof why.position === "number" && `, position ${why.position} of ${why.waiting}`}
         </strong>
         {why.expected && (
           <>
@@ -132,8 +134,8 @@ function Why({ run }: { run: Run }) {
           </>
         )}
       </p>
-      {[why.detail, why.unknown, why.late].map((text) => text !== "" && <p key={text}>{text}</p>)}
-      {why.blocked_by.length > 0 && (
+      {[why.detail, why.unknown, why.late].map((text) => text && <p key={text}>{text}</p>)}
+      {why.blocked_by && why.blocked_by.length > 0 && (
         <p>
           Blocked by{" "}
           {why.blocked_by.map((each, index) => (
@@ -154,7 +156,7 @@ function Why({ run }: { run: Run }) {
           ))}
         </p>
       )}
-      {why.what_if.length > 0 && (
+      {why.what_if && why.what_if.length > 0 && (
         <ul>
           {why.what_if.map((each) => (
             <li key={each.text}>it would start {each.text}</li>
