@@ -10,7 +10,7 @@ import styles from "./app.module.css";
 import { CommandPalette } from "./shell/command_palette";
 import { Keyboard } from "./shell/keyboard";
 import { Navigation } from "./shell/navigation";
-import { PAGES } from "./shell/pages";
+import { OTHER_PAGES, PAGES } from "./shell/pages";
 
 const RETRY_MS = 1000;
 const RunPage = lazy(() => import("@/pages/run/run_page").then((page) => page.RunPage));
@@ -50,7 +50,7 @@ export function App() {
         <main class={styles["page"]}>
           <Suspense fallback={<Loading />}>
             <Switch>
-              {PAGES.map((page) => (
+              {[...PAGES, ...OTHER_PAGES].map((page) => (
                 <Route key={page.path} path={page.path}>
                   <page.component />
                 </Route>

@@ -261,6 +261,37 @@ class Client(HttpClient):
         reply: api.SecretsOut = self.call("GET", "/secrets")
         return reply
 
+    def get_series(
+        self,
+        *,
+        run: Sequence[str],
+        name: Sequence[str],
+        x: str | None = None,
+        begin: float | None = None,
+        end: float | None = None,
+        buckets: int | None = None,
+        columns: str | None = None,
+        ranks: str | None = None,
+        since: str | None = None,
+    ) -> api.CurvesOut:
+        """Read series of several runs for a chart."""
+        reply: api.CurvesOut = self.call(
+            "GET",
+            "/series",
+            query={
+                "run": run,
+                "name": name,
+                "x": x,
+                "begin": begin,
+                "end": end,
+                "buckets": buckets,
+                "columns": columns,
+                "ranks": ranks,
+                "since": since,
+            },
+        )
+        return reply
+
     def get_session(self) -> api.SessionOut:
         """Get the user of a session or token, and the value that changes by a session need."""
         reply: api.SessionOut = self.call("GET", "/session")

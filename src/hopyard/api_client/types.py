@@ -354,6 +354,52 @@ class CordonIn(TypedDict):
     reason: NotRequired[str]
 
 
+class CurveOut(TypedDict):
+    """The points of one series in the range; the columns have equal lengths, in order of x. rank: only if
+    `ranks` was given. total: the points of the series. count: its points in the range. exact: `x` and
+    `values` are the points themselves. Otherwise each place is a bucket: `x` and `x_last` of its first
+    and last point, `first`, `last`, `min`, `max` and `mean` of its values, `counts` of points, and
+    `min_steps`, `max_steps` where the extremes are. `steps` and `times` are those of each point, or of
+    the first point of a bucket. NaN does not count for `min`, `max` and `mean`; `nan_counts` counts it.
+    Values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`. reset: the points replace all
+    earlier ones of the series. sampled: the series has too many points for one request, so some were
+    omitted when it was read; `counts` and `mean` are those of the others."""
+
+    count: int
+    counts: NotRequired[list[int]]
+    exact: bool
+    first: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    last: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    max: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    max_steps: NotRequired[list[int]]
+    max_x: NotRequired[list[float]]
+    mean: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    min: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    min_steps: NotRequired[list[int]]
+    min_x: NotRequired[list[float]]
+    name: str
+    nan_counts: NotRequired[list[int]]
+    rank: NotRequired[int]
+    reset: NotRequired[bool]
+    run: str
+    sampled: NotRequired[bool]
+    steps: NotRequired[list[int]]
+    times: NotRequired[list[float | None]]
+    total: int
+    values: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    x: NotRequired[list[float]]
+    x_last: NotRequired[list[float]]
+
+
+class CurvesOut(TypedDict):
+    """buckets: the maximum per series that was used. cursor: `since` of the next request."""
+
+    buckets: int
+    cursor: str
+    series: list[CurveOut]
+    unavailable: list[UnavailableOut]
+
+
 class Dataset(TypedDict):
     created_at: str
     higher_is_better: NotRequired[bool | None]
@@ -1768,6 +1814,13 @@ class TreeIn(TypedDict):
 
     file: NotRequired[str]
     tree: JsonObject
+
+
+class UnavailableOut(TypedDict):
+    """A run without series in the answer, and why."""
+
+    message: str
+    run: str
 
 
 class UniformIn(TypedDict):

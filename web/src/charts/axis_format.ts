@@ -1,4 +1,4 @@
-/** How the values of an x axis are written. */
+/** Where the ticks of an axis are, and how its values are written. */
 import { formatDuration, formatNumber } from "@/text/format";
 
 export type XKind = "step" | "time" | "elapsed" | "metric";
@@ -39,4 +39,39 @@ export function formatTick(value: number): string {
     return value.toExponential(2).replace(/\.?0+e/, "e");
   }
   return String(Number(value.toPrecision(8)));
+}
+
+/** Returns the text of a tick of seconds: as exact as the tick, and in the words of a duration from a minute on. */
+export function formatSeconds(value: number): string {
+  return Math.abs(value) < 60 ? `${formatTick(value)}s` : formatDuration(value);
+}
+
+/** Returns round numbers that divide a range into about `count` parts. */
+export function roundTicks(low: number, high: number, count: number): number[] {
+  const rough = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = ([1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999) ?? 10) * power;
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+}
+
+/** Returns the ticks of a logarithmic axis: powers of ten, with 2 and 5 times them where there is room. */
+export function logTicks(low: number, high: number): number[] {
+  const decades = Math.log10(high / low);
+  if (decades < 1) {
+    return roundTicks(low, high, 4);
+  }
+  const step = Math.ceil(decades / 6);
+  const factors = decades < 3 ? [1, 2, 5] : [1];
+  const ticks: number[] = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+    for (const factor of power % step === 0 ? factors : []) {
+      const tick = Number(`${factor}e${power}`);
+      if (tick >= low && tick <= high) {
+        ticks.push(tick);
+      }
+    }
+  }
+  return ticks;
 }

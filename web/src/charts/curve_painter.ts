@@ -106,7 +106,7 @@ function* extremesPerPixel(
     const column = Math.floor(frame.toX(at(x, index)));
     const begin = index;
     let [low, high, gap] = [begin, begin, -1];
-    while (index < last && Math.floor(frame.toX(at(x, index))) === column) {
+    while (index === begin || (index < last && Math.floor(frame.toX(at(x, index))) === column)) {
       const value = at(y, index);
       if (Number.isNaN(value)) {
         gap = index;

@@ -1,7 +1,7 @@
 /** The plot of a chart of curves: uPlot's axes, zoom and cursor, with curves that are painted here. */
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { formatTick, formatX, SECOND_STEPS, type XKind } from "./axis_format";
+import { formatSeconds, formatTick, logTicks, SECOND_STEPS, type XKind } from "./axis_format";
 import {
   at,
   type CurveMark,
@@ -59,6 +59,7 @@ export interface PlotEvents {
 const REACH = 28; // pixels from which the nearest curve is highlighted
 const HIDDEN = -10; // where uPlot has its cursor while it shows none
 const MAX_DOTS = 40;
+const LOG = { distr: 3 }; // uPlot's logarithmic scale
 const LINE = { width: 1.6, alpha: 1 };
 
 export class CurvePlot {
@@ -171,6 +172,11 @@ export class CurvePlot {
       ticks: { stroke: colour("--line"), width: 1, size: 4 },
       font: "11px system-ui, sans-serif",
     };
+    // uPlot's own ticks never end where the lowest value is no round number
+    const logAxis = {
+      splits: (_: uPlot, __: number, low: number, high: number) => logTicks(low, high),
+      filter: (_: uPlot, splits: number[]) => splits,
+    };
     const texts = (write: (value: number) => string) => (_: uPlot, splits: (number | null)[]) =>
       splits.map((value) => (value === null ? "" : write(value)));
     return {
@@ -180,12 +186,8 @@ export class CurvePlot {
       legend: { show: false },
       series: [{}],
       scales: {
-        x: {
-          time: xKind === "time",
-          distr: (isLogX ? 3 : 1) as uPlot.Scale.Distr,
-          range: (_, min, max) => [min, max],
-        },
-        y: { distr: (isLogY ? 3 : 1) as uPlot.Scale.Distr, range: () => [...this.yRange()] },
+        x: { time: xKind === "time", range: (_, min, max) => [min, max], ...(isLogX && LOG) },
+        y: { range: () => [...this.yRange()], ...(isLogY && LOG) },
       },
       axes: [
         {
@@ -193,16 +195,19 @@ export class CurvePlot {
           size: 26,
           gap: 3,
           space: 64,
+          ...(isLogX && logAxis),
           ...(xKind === "elapsed" && !isLogX && { incrs: SECOND_STEPS }),
           ...(xKind !== "time" && {
-            values: texts((value) => (xKind === "elapsed" ? formatX(xKind, value) : formatTick(value))),
+            values: texts(xKind === "elapsed" ? formatSeconds : formatTick),
           }),
         },
         {
           ...axis,
+          ...(isLogY && logAxis),
           scale: "y",
           gap: 4,
-          size: (_, texts) => 18 + 6.2 * Math.max(2, ...texts.map((text) => text.length)),
+          size: (_, labels: string[] | null) =>
+            18 + 6.2 * Math.max(2, ...(labels ?? []).map((text) => text.length)),
           values: texts(formatY),
         },
       ],

@@ -28,3 +28,9 @@ it("leaves out what is not a number", () => {
   const group = groupCurves([curve("a", [0, 1], [1, Number.NaN]), curve("b", [0, 1], [3, 5])], "range");
   expect([...group.y]).toEqual([2, 5]);
 });
+
+it("has a gap where no member is", () => {
+  const group = groupCurves([curve("a", [0, 1], [1, 1]), curve("b", [5, 6], [2, 2])], "range");
+  expect([...group.x]).toEqual([0, 1, 5, 5, 6]);
+  expect([...group.y]).toEqual([1, 1, Number.NaN, 2, 2]);
+});

@@ -1,5 +1,5 @@
 /** Curves of a group of runs as one curve: their mean, and how far they spread. */
-import { at, type CurveSeries, unionOfX, valuesAt } from "./curve_series";
+import { at, type CurveSeries, type Range, unionOfX, valuesAt } from "./curve_series";
 
 export type Spread = "range" | "deviation";
 
@@ -11,27 +11,37 @@ export function groupCurves(
   members: readonly CurveSeries[],
   spread: Spread,
 ): Pick<CurveSeries, "x" | "y"> & { band: { low: Float64Array; high: Float64Array } } {
-  const x = unionOfX(members);
-  const values = members.map((member) => valuesAt(member, x));
-  const y = new Float64Array(x.length).fill(Number.NaN);
-  const low = y.slice();
-  const high = y.slice();
-  for (let i = 0; i < x.length; i += 1) {
+  const union = unionOfX(members);
+  const values = members.map((member) => valuesAt(member, union));
+  const columns = { x: [] as number[], y: [] as number[], low: [] as number[], high: [] as number[] };
+  const add = (x: number, mean: number, low: number, high: number) => {
+    columns.x.push(x);
+    columns.y.push(mean);
+    columns.low.push(low);
+    columns.high.push(high);
+  };
+  for (const [i, x] of union.entries()) {
     const here = values.map((each) => at(each, i)).filter(Number.isFinite);
-    if (here.length === 0) {
-      continue;
+    if (i > 0 && !values.some((each) => Number.isFinite(at(each, i - 1)) && Number.isFinite(at(each, i)))) {
+      add(x, Number.NaN, Number.NaN, Number.NaN); // no member has a line from the last x to this one
     }
-    const mean = here.reduce((sum, value) => sum + value / here.length, 0);
-    y[i] = mean;
-    if (spread === "range") {
-      low[i] = Math.min(...here);
-      high[i] = Math.max(...here);
-    } else {
-      const squares = here.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-      const deviation = here.length > 1 ? Math.sqrt(squares / (here.length - 1)) : 0;
-      low[i] = mean - deviation;
-      high[i] = mean + deviation;
+    if (here.length > 0) {
+      const mean = here.reduce((sum, value) => sum + value / here.length, 0);
+      const [low, high] = spread === "range" ? extremes(here) : deviations(here, mean);
+      add(x, mean, low, high);
     }
   }
-  return { x, y, band: { low, high } };
+  return {
+    x: Float64Array.from(columns.x),
+    y: Float64Array.from(columns.y),
+    band: { low: Float64Array.from(columns.low), high: Float64Array.from(columns.high) },
+  };
+}
+
+const extremes = (values: readonly number[]): Range => [Math.min(...values), Math.max(...values)];
+
+function deviations(values: readonly number[], mean: number): Range {
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  const deviation = values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : 0;
+  return [mean - deviation, mean + deviation];
 }

@@ -17,3 +17,11 @@ export const PAGES: readonly Page[] = [
     component: lazy(() => import("@/pages/runs/runs_page").then((page) => page.RunsPage)),
   },
 ];
+
+/** Pages that other pages lead to. */
+export const OTHER_PAGES: readonly Pick<Page, "path" | "component">[] = [
+  {
+    path: "/compare",
+    component: lazy(() => import("@/pages/compare/compare_page").then((page) => page.ComparePage)),
+  },
+];
