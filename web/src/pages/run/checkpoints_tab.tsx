@@ -80,7 +80,9 @@ export function CheckpointsTab({
                     <input type="checkbox" checked={each.kept} onChange={() => keep(each)} />{" "}
                     {each.kept ? "kept" : "keep"}
                   </label>
-                  {each.kept_for && each.kept_for.length > 0 && <div class={styles["quiet"]}>{each.kept_for.join(", ")}</div>}
+                  {each.kept_for && each.kept_for.length > 0 && (
+                    <div class={styles["quiet"]}>{each.kept_for.join(", ")}</div>
+                  )}
                 </td>
                 <td>
                   <Button kind="quiet" onClick={() => setDeleted(each.step)}>

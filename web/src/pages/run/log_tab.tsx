@@ -122,8 +122,9 @@ function LogView({
   download: StreamKey | null;
 }) {
   const scroller = useRef<HTMLDivElement>(null);
+  const scrolledTo = useRef(0);
   const [wraps, setWraps] = useState(false);
-  const [follows, setFollows] = useState(!isFinal(run));
+  const [follows, setFollows] = useState(true); // of an ended run, its end is shown first
   const [pageNumber, setPage] = useState<number | null>(null); // null: the last one
   const [query, setQuery] = useState("");
   const [matches, setMatches] = useState<number[]>([]);
@@ -288,10 +289,12 @@ function LogView({
           tabIndex={0}
           role="log"
           aria-live="off"
-          onWheel={(event) => {
-            if (event.deltaY < 0) {
-              setFollows(false);
+          onScroll={(event) => {
+            const { scrollTop } = event.currentTarget;
+            if (scrollTop < scrolledTo.current - ROW) {
+              setFollows(false); // upwards only people scroll
             }
+            scrolledTo.current = scrollTop;
           }}
         >
           <div class={styles["space"]} style={{ height: `${rows.getTotalSize()}px` }}>
