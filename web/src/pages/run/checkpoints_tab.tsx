@@ -42,7 +42,8 @@ export function CheckpointsTab({
     <>
       {error !== null && <ErrorNotice error={error} />}
       <p class={styles["quiet"]}>
-        {checkpoints.length} checkpoints, {formatBytes(total)} before equal parts are counted once
+        {checkpoints.length} {checkpoints.length === 1 ? "checkpoint" : "checkpoints"}, {formatBytes(total)};
+        parts that they share are stored once
       </p>
       <div class={styles["scroll"]} tabIndex={0}>
         <table class={styles["table"]}>

@@ -231,7 +231,8 @@ export function DeleteDialog({
     >
       <p>
         {isFinal(run) ? "" : "The run is stopped first. "}
-        Its log, metrics, media and files go, with {checkpoints.length} checkpoints
+        Its log, metrics, media and files go, with {checkpoints.length}{" "}
+        {checkpoints.length === 1 ? "checkpoint" : "checkpoints"}
         {trials > 0 ? ` and its ${trials} trials` : ""}. This cannot be undone.
       </p>
       <p>

@@ -6,7 +6,14 @@ import { formatBytes } from "@/text/format";
 export function resourcesText(run: Run): string {
   return run.spec.roles
     .map((role) => {
-      const { cpu_milli, memory_bytes, gpus, gpu_milli, gpu_models } = role.resources;
+      const {
+        cpu_milli = 1000,
+        memory_bytes = 0,
+        gpus = 0,
+        gpu_milli = 0,
+        gpu_models = [],
+      } = role.resources ?? {};
+      const replicas = role.replicas ?? 1;
       const parts = [`${cpu_milli / 1000} CPU${cpu_milli === 1000 ? "" : "s"}`];
       if (memory_bytes > 0) {
         parts.push(formatBytes(memory_bytes));
@@ -17,7 +24,7 @@ export function resourcesText(run: Run): string {
       }
       const each = parts.join(", ");
       const name = run.spec.roles.length > 1 ? `${role.name}: ` : "";
-      return name + (role.replicas > 1 ? `${role.replicas} × (${each})` : each);
+      return name + (replicas > 1 ? `${replicas} × (${each})` : each);
     })
     .join("; ");
 }
