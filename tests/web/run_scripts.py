@@ -12,7 +12,7 @@ for step in hop.loop(range(p.steps)):
 """
 
 # each piece would set `ran` in the page if it were ever treated as a page or script
-HOSTILE = r'''
+HOSTILE = r"""
 import struct, sys, zlib
 from pathlib import Path
 import hopyard as hop
@@ -42,4 +42,4 @@ print("x" * 1_000_000)
 for number in range(20000):
     print(f"line {number}")
 raise ValueError(ATTACK)
-'''
+"""

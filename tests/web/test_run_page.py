@@ -121,7 +121,7 @@ def test_log_is_read_as_a_terminal_shows_it(visit: Visit, hostile_run: str) -> N
 def test_run_is_forked_edited_and_deleted(visit: Visit, web_client: Client, web_runs: list[str]) -> None:
     page = open_tab(visit, web_runs[0], "checkpoints")
     expect(page.get_by_role("cell").first).to_be_visible()
-    page.get_by_role("button", name="Fork").click()
+    page.get_by_role("button", name="Fork", exact=True).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("lr").fill("0.25")
     dialog.get_by_label("Name").fill("forked")

@@ -13,7 +13,7 @@ export function Navigation() {
   const [location] = useLocation();
   return (
     <nav class={styles["navigation"]} aria-label="pages">
-      <Link href="/runs" class={styles["brand"]}>
+      <Link href="/runs" class={styles["brand"]} aria-label="Hopyard">
         <img src="/favicon.svg" alt="" width="22" height="22" />
         <span>Hopyard</span>
       </Link>
