@@ -134,7 +134,7 @@ def test_run_is_forked_edited_and_deleted(visit: Visit, web_client: Client, web_
 
     page.get_by_role("button", name="more actions").click()
     page.get_by_role("menuitem", name="Edit name").click()
-    page.get_by_label("Note").fill("a note from the browser")
+    page.get_by_role("textbox", name="Note").fill("a note from the browser")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("a note from the browser")).to_be_visible()
     page.get_by_role("button", name="more actions").click()
