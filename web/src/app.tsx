@@ -1,4 +1,4 @@
-import { Suspense } from "preact/compat";
+import { lazy, Suspense } from "preact/compat";
 import { useEffect, useState } from "preact/hooks";
 import { Redirect, Route, Switch } from "wouter-preact";
 import { CSPProvider } from "@base-ui/react/csp-provider";
@@ -13,6 +13,7 @@ import { Navigation } from "./shell/navigation";
 import { OTHER_PAGES, PAGES } from "./shell/pages";
 
 const RETRY_MS = 1000;
+const RunPage = lazy(() => import("@/pages/run/run_page").then((page) => page.RunPage));
 
 /** The application: the login, or the pages beside their navigation. Waits for a server that is away. */
 export function App() {
@@ -54,6 +55,9 @@ export function App() {
                   <page.component />
                 </Route>
               ))}
+              <Route path="/runs/*">
+                <RunPage />
+              </Route>
               <Route path="/">
                 <Redirect to="/runs" replace />
               </Route>

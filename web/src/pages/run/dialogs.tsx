@@ -1,0 +1,312 @@
+/** The dialogs of what can be done to a run. */
+import { useState } from "preact/hooks";
+import { api, data } from "@/api/client";
+import { usePolled } from "@/api/polling";
+import { giveCommand, isFinal, type Checkpoint, type Run } from "@/api/runs";
+import { formatBytes } from "@/text/format";
+import { parseParam } from "@/text/shell";
+import { ActionDialog } from "./action_dialog";
+import dialog from "./action_dialog.module.css";
+
+interface Props {
+  run: Run;
+  onClose: () => void;
+}
+
+export function StopDialog({ run, onClose }: Props) {
+  const [waits, setWaits] = useState(false);
+  const [grace, setGrace] = useState("10");
+  return (
+    <ActionDialog
+      title={`Stop ${run.name}?`}
+      confirm="Stop the run"
+      kind="danger"
+      onClose={onClose}
+      onConfirm={async () => {
+        await data(
+          api.POST("/api/v1/runs/{id}/stop", {
+            params: { path: { id: run.id } },
+            body: { at_safe_point: waits, grace_s: Number(grace) },
+          }),
+        );
+      }}
+    >
+      <p>
+        {run.phase === "queued"
+          ? "The run leaves the queue and counts as cancelled."
+          : "The processes get SIGTERM, and are killed after the time below. The log, metrics and checkpoints stay; fork the run from a checkpoint to continue it."}
+      </p>
+      {run.phase !== "queued" && (
+        <>
+          <label class={dialog["check"]}>
+            <input type="checkbox" checked={waits} onChange={() => setWaits(!waits)} />
+            Wait for the next safe point of the script, and save a checkpoint there
+          </label>
+          <label>
+            Seconds until it is killed
+            <input
+              type="number"
+              min="0"
+              max="3600"
+              required
+              value={grace}
+              onInput={(event) => setGrace(event.currentTarget.value)}
+            />
+          </label>
+        </>
+      )}
+    </ActionDialog>
+  );
+}
+
+export function PauseDialog({ run, onClose }: Props) {
+  const [release, setRelease] = useState(false);
+  return (
+    <ActionDialog
+      title={`Pause ${run.name}?`}
+      confirm={release ? "Pause and release" : "Pause"}
+      onClose={onClose}
+      onConfirm={async () => {
+        await giveCommand(run.id, { kind: "pause", params: {}, release });
+      }}
+    >
+      <p>The script waits at its next safe point, until you resume it.</p>
+      <label class={dialog["check"]}>
+        <input type="radio" name="release" checked={!release} onChange={() => setRelease(false)} />
+        Keep its resources: it continues at once when it is resumed
+      </label>
+      <label class={dialog["check"]}>
+        <input type="radio" name="release" checked={release} onChange={() => setRelease(true)} />
+        Release its resources: it saves a checkpoint, and waits in the queue again when it is resumed
+      </label>
+    </ActionDialog>
+  );
+}
+
+export function SetDialog({ run, onClose }: Props) {
+  const names = Object.keys(run.params).sort();
+  const [name, setName] = useState(names[0] ?? "");
+  const [text, setText] = useState(String(run.params[names[0] ?? ""] ?? ""));
+  const value = parseParam(text, run.params[name]);
+  return (
+    <ActionDialog
+      title="Set a parameter"
+      confirm={`Set ${name}`}
+      onClose={onClose}
+      onConfirm={async () => {
+        await giveCommand(run.id, { kind: "set", params: { [name]: value }, release: false });
+      }}
+    >
+      <p>
+        All processes take the value at the same safe point. Optimizers that are bound follow. Later attempts
+        of the run keep it.
+      </p>
+      <label>
+        Parameter
+        <select
+          name="name"
+          value={name}
+          onChange={(event) => {
+            setName(event.currentTarget.value);
+            setText(String(run.params[event.currentTarget.value] ?? ""));
+          }}
+        >
+          {names.map((each) => (
+            <option key={each}>{each}</option>
+          ))}
+        </select>
+      </label>
+      <label>
+        Value
+        <input name="value" value={text} onInput={(event) => setText(event.currentTarget.value)} />
+      </label>
+      <p>
+        {String(run.params[name])} → {String(value)} ({value === null ? "none" : typeof value})
+      </p>
+    </ActionDialog>
+  );
+}
+
+export function ForkDialog({
+  run,
+  onClose,
+  checkpoints,
+  onForked,
+}: Props & { checkpoints: readonly Checkpoint[]; onForked: (name: string) => void }) {
+  const names = Object.keys(run.params).sort();
+  const [texts, setTexts] = useState<Record<string, string>>({});
+  const [checkpoint, setCheckpoint] = useState("");
+  const [label, setLabel] = useState("");
+  const steps = [...new Set(checkpoints.filter((each) => !each.damaged).map((each) => each.step))].reverse();
+  return (
+    <ActionDialog
+      title={`Fork ${run.name}`}
+      confirm="Start the fork"
+      onClose={onClose}
+      onConfirm={async () => {
+        const changed = Object.entries(texts).filter(([name, text]) => text !== String(run.params[name]));
+        const fork = await data(
+          api.POST("/api/v1/runs/{id}/fork", {
+            params: { path: { id: run.id }, query: { plan: 1 } },
+            body: {
+              params: Object.fromEntries(
+                changed.map(([name, text]) => [name, parseParam(text, run.params[name])]),
+              ),
+              checkpoint: checkpoint === "" ? null : Number(checkpoint),
+              ...(label !== "" && { label }),
+            },
+          }),
+        );
+        onForked(fork.name);
+      }}
+    >
+      <p>A new run with the same code, data versions and environment, and with the changes below.</p>
+      {names.length > 0 && (
+        <div class={dialog["params"]}>
+          {names.map((name) => (
+            <label key={name}>
+              <span>{name}</span>
+              <input
+                value={texts[name] ?? String(run.params[name])}
+                onInput={(event) => setTexts({ ...texts, [name]: event.currentTarget.value })}
+              />
+            </label>
+          ))}
+        </div>
+      )}
+      <label>
+        Start from
+        <select value={checkpoint} onChange={(event) => setCheckpoint(event.currentTarget.value)}>
+          <option value="">the beginning</option>
+          {steps.map((step) => (
+            <option key={step} value={step}>
+              the checkpoint of step {step}
+            </option>
+          ))}
+        </select>
+      </label>
+      <label>
+        Name
+        <input
+          value={label}
+          placeholder={run.spec.label || "none"}
+          onInput={(event) => setLabel(event.currentTarget.value)}
+        />
+      </label>
+    </ActionDialog>
+  );
+}
+
+export function DeleteDialog({
+  run,
+  onClose,
+  checkpoints,
+  onDeleted,
+}: Props & { checkpoints: readonly Checkpoint[]; onDeleted: () => void }) {
+  const freed = usePolled(
+    `freed ${run.id}`,
+    () =>
+      data(
+        api.POST("/api/v1/runs/batch", {
+          body: { runs: [run.id], action: "delete", dry_run: true, force: true },
+        }),
+      ),
+    () => null,
+  ).data?.frees_bytes;
+  const trials = Object.values(run.trials ?? {}).reduce((sum, count) => sum + count, 0);
+  return (
+    <ActionDialog
+      title={`Delete ${run.name}?`}
+      confirm={isFinal(run) ? "Delete for ever" : "Stop and delete"}
+      kind="danger"
+      onClose={onClose}
+      onConfirm={async () => {
+        await data(
+          api.DELETE("/api/v1/runs/{id}", {
+            params: { path: { id: run.id }, query: { force: isFinal(run) ? 0 : 1 } },
+          }),
+        );
+        onDeleted();
+      }}
+    >
+      <p>
+        {isFinal(run) ? "" : "The run is stopped first. "}
+        Its log, metrics, media and files go, with {checkpoints.length}{" "}
+        {checkpoints.length === 1 ? "checkpoint" : "checkpoints"}
+        {trials > 0 ? ` and its ${trials} trials` : ""}. This cannot be undone.
+      </p>
+      <p>
+        {freed === undefined ? (
+          "Counting what this frees…"
+        ) : (
+          <>
+            This frees about <strong>{formatBytes(freed)}</strong>.
+          </>
+        )}{" "}
+        What other runs use as well stays: code, datasets, environments, and checkpoints that forks start
+        from.
+      </p>
+    </ActionDialog>
+  );
+}
+
+export function NoteDialog({ run, onClose }: Props) {
+  const [label, setLabel] = useState(run.spec.label);
+  const [note, setNote] = useState(run.note);
+  const [tags, setTags] = useState(
+    Object.entries(run.spec.tags ?? {})
+      .map(([key, value]) => `${key}=${value}`)
+      .join("\n"),
+  );
+  return (
+    <ActionDialog
+      title="Edit name, note and tags"
+      confirm="Save"
+      onClose={onClose}
+      onConfirm={async () => {
+        const next = Object.fromEntries(
+          tags
+            .split("\n")
+            .filter((line) => line.trim() !== "")
+            .map((line) => {
+              const cut = line.indexOf("=");
+              if (cut < 1) {
+                throw new Error(`tags: \`${line}\` is not KEY=VALUE`);
+              }
+              return [line.slice(0, cut).trim(), line.slice(cut + 1).trim()] as const;
+            }),
+        );
+        await data(
+          api.PATCH("/api/v1/runs/{id}", {
+            params: { path: { id: run.id } },
+            body: {
+              note,
+              tags: next,
+              untag: Object.keys(run.spec.tags ?? {}).filter((key) => !Object.hasOwn(next, key)),
+              ...(label !== run.spec.label && { label }),
+            },
+          }),
+        );
+      }}
+    >
+      <label>
+        Name
+        <input name="label" value={label} onInput={(event) => setLabel(event.currentTarget.value)} />
+      </label>
+      <label>
+        Note
+        <textarea
+          name="note"
+          rows={4}
+          maxLength={4096}
+          value={note}
+          onInput={(event) => setNote(event.currentTarget.value)}
+        />
+      </label>
+      <label>
+        Tags, a KEY=VALUE on each line
+        <textarea name="tags" rows={3} value={tags} onInput={(event) => setTags(event.currentTarget.value)} />
+      </label>
+    </ActionDialog>
+  );
+}

@@ -1,0 +1,213 @@
+import { Link } from "wouter-preact";
+import { api, data } from "@/api/client";
+import { usePolled } from "@/api/polling";
+import { isFinal, type Checkpoint, type Run } from "@/api/runs";
+import { PhaseBadge } from "@/parts/phase";
+import { formatBytes, formatDuration, formatNumber } from "@/text/format";
+import { reproduceCommand } from "@/text/shell";
+import { Actions } from "./actions";
+import { CopyButton, Field, Time } from "./fields";
+import { remainingSeconds, resourcesText, runSeconds } from "./run_text";
+import styles from "./run_page.module.css";
+
+const WHY_MS = 3000;
+const MAX_FORKS = 5;
+
+/** What one has to know about a run at a glance, and the actions. */
+export function RunHeader({
+  run,
+  checkpoints,
+  reload,
+}: {
+  run: Run;
+  checkpoints: readonly Checkpoint[];
+  reload: () => void;
+}) {
+  const now = Date.now();
+  const command = reproduceCommand(run);
+  const seconds = runSeconds(run, now);
+  return (
+    <header class={styles["header"]}>
+      <div class={styles["top"]}>
+        <div class={styles["names"]}>
+          <h1>
+            <bdi>{run.spec.label || run.name}</bdi>
+          </h1>
+          <PhaseBadge phase={run.phase} />
+          {run.starred && <span title="starred">★</span>}
+          {run.archived && <span class={styles["quiet"]}>archived</span>}
+          {run.stop_requested && !isFinal(run) && (
+            <span class={styles["quiet"]}>stopping{run.stopped_by ? `, by ${run.stopped_by}` : ""}</span>
+          )}
+        </div>
+        <Actions run={run} checkpoints={checkpoints} reload={reload} />
+      </div>
+      <Progress run={run} now={now} />
+      {run.phase === "queued" && <Why run={run} />}
+      <dl class={styles["fields"]}>
+        <Field label="Run">
+          <span>{run.name}</span>
+        </Field>
+        <Field label="User">{run.name.split("/")[0]}</Field>
+        <Field label="Resources">{resourcesText(run)}</Field>
+        {run.spec.datasets && run.spec.datasets.length > 0 && (
+          <Field label="Dataset">
+            {run.spec.datasets.map((dataset) => `${dataset.name}:${dataset.version || "newest"}`).join(", ")}
+          </Field>
+        )}
+        <Field label="Submitted">
+          <Time at={run.submitted_at} />
+        </Field>
+        {run.started_at !== null && (
+          <Field label="Started">
+            <Time at={run.started_at} />
+          </Field>
+        )}
+        {run.ended_at !== null && (
+          <Field label="Ended">
+            <Time at={run.ended_at} />
+          </Field>
+        )}
+        {seconds !== null && <Field label="Duration">{formatDuration(seconds)}</Field>}
+        <Field label="Attempts">
+          {run.attempts?.length ?? 0}
+          {run.preemptions > 0 && `, ${run.preemptions} preempted`}
+        </Field>
+        {run.attempt !== null && run.attempt.nodes.length > 0 && (
+          <Field label="Nodes">{[...new Set(run.attempt.nodes)].join(", ")}</Field>
+        )}
+        <Lineage run={run} />
+        <Field label="Reproduce">
+          <code class={styles["command"]}>{command}</code>
+          <CopyButton text={command} />
+        </Field>
+      </dl>
+    </header>
+  );
+}
+
+function Progress({ run, now }: { run: Run; now: number }) {
+  const progress = run.progress;
+  if (!progress || isFinal(run)) {
+    return null;
+  }
+  const remaining = remainingSeconds(run, now);
+  const share = progress.total ? Math.min(1, progress.done / progress.total) : null;
+  return (
+    <div class={styles["progress"]}>
+      {share !== null && <progress value={share} max={1} aria-label="progress" />}
+      <span>
+        {progress.unit} {formatNumber(progress.done)}
+        {progress.total !== null && ` of ${formatNumber(progress.total)}`}
+        {remaining !== null && ` · about ${formatDuration(remaining)} left`}
+      </span>
+    </div>
+  );
+}
+
+/** Why a run waits and when it starts, in the words of `hop why`. */
+function Why({ run }: { run: Run }) {
+  const why = usePolled(
+    `why ${run.id}`,
+    () => data(api.GET("/api/v1/runs/{id}/why", { params: { path: { id: run.id } } })),
+    () => WHY_MS,
+  ).data;
+  if (why === null) {
+    return null;
+  }
+  return (
+    <section class={styles["why"]} aria-label="why the run waits">
+      <p>
+        <strong>
+          Waits in queue {why.queue}
+          {typeof why.position === "number" && `, position ${why.position} of ${why.waiting}`}
+        </strong>
+        {why.expected && (
+          <>
+            , expected to start between <Time at={why.expected.low_at} /> and{" "}
+            <Time at={why.expected.high_at} />
+          </>
+        )}
+        {why.promised_at && (
+          <>
+            , promised by <Time at={why.promised_at} />
+          </>
+        )}
+      </p>
+      {[why.detail, why.unknown, why.late].map((text) => text && <p key={text}>{text}</p>)}
+      {why.blocked_by && why.blocked_by.length > 0 && (
+        <p>
+          Blocked by{" "}
+          {why.blocked_by.map((each, index) => (
+            <span key={each.id}>
+              {index > 0 && ", "}
+              {each.kind === "run" ? (
+                <Link href={`/runs/${each.id}`}>{each.name}</Link>
+              ) : (
+                `${each.kind} ${each.name}`
+              )}
+              {each.until && (
+                <>
+                  {" "}
+                  until <Time at={each.until} />
+                </>
+              )}
+            </span>
+          ))}
+        </p>
+      )}
+      {why.what_if && why.what_if.length > 0 && (
+        <ul>
+          {why.what_if.map((each) => (
+            <li key={each.text}>it would start {each.text}</li>
+          ))}
+        </ul>
+      )}
+    </section>
+  );
+}
+
+function Lineage({ run }: { run: Run }) {
+  const forks = usePolled(
+    `forks ${run.id}`,
+    () =>
+      data(
+        api.GET("/api/v1/runs", {
+          params: { query: { forked_from: [run.id], limit: MAX_FORKS, trials: 0 } },
+        }),
+      ),
+    () => null,
+  ).data;
+  const from = run.spec.forked_from;
+  return (
+    <>
+      {from !== null && (
+        <Field label="Forked from">
+          {run.forked_from_name ? (
+            <Link href={`/runs/${run.forked_from_name}`}>{run.forked_from_name}</Link>
+          ) : (
+            `${from} (removed)`
+          )}
+          {run.spec.resume && `, step ${run.spec.resume.step}`}
+        </Field>
+      )}
+      {run.spec.parent && (
+        <Field label="Trial of">
+          <Link href={`/runs/${run.spec.parent}`}>its study</Link>
+        </Field>
+      )}
+      {forks !== null && forks.runs.length > 0 && (
+        <Field label="Forks">
+          {forks.runs.map((fork, index) => (
+            <span key={fork.id}>
+              {index > 0 && ", "}
+              <Link href={`/runs/${fork.name}`}>{fork.name}</Link>
+            </span>
+          ))}
+          {forks.next !== null && " and more"}
+        </Field>
+      )}
+      {run.run_folder_bytes > 0 && <Field label="Kept files">{formatBytes(run.run_folder_bytes)}</Field>}
+    </>
+  );
+}
