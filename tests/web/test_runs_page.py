@@ -90,7 +90,9 @@ def test_note_tags_star_and_archive_of_a_run_with_hostile_words(
     page.keyboard.press("j")
     page.keyboard.press("e")
     page.get_by_role("textbox", name="Note").fill(HOSTILE)
-    page.get_by_role("textbox", name="Tags").fill(f'team=vision "{HOSTILE.replace(chr(34), chr(92) + chr(34))}"')
+    page.get_by_role("textbox", name="Tags").fill(
+        f'team=vision "{HOSTILE.replace(chr(34), chr(92) + chr(34))}"'
+    )
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("team=vision")).to_be_visible()
     assert page.get_by_text(HOSTILE).count() > 0
