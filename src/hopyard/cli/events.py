@@ -16,7 +16,7 @@ from hopyard.domain.change import RunChange
 from hopyard.domain.text import first_line
 
 if TYPE_CHECKING:
-    from hopyard.client.events import Event, EventRun
+    from hopyard.client.events import EventRun, ReceivedEvent
 
 _KINDS = ("run", "study", "node", "queues", "reservation")
 
@@ -87,7 +87,7 @@ def events(
             sys.stdout.flush()
 
 
-def event_line(event: Event) -> str:
+def event_line(event: ReceivedEvent) -> str:
     """Returns the line of an event: time, kind, subject, change, detail."""
     if event["kind"] == "reset":
         return "events may be missing here: list everything again"

@@ -26,7 +26,7 @@ class EventRun(TypedDict):
     latest: dict[str, tuple[int, MetricValue]]
 
 
-class Event(TypedDict):
+class ReceivedEvent(TypedDict):
     """The data of an event of `GET /events`. run: None for what is no run, or is deleted."""
 
     kind: str
@@ -54,7 +54,7 @@ class EventFollower:
         self.client, self.cursor = client, cursor
         self._query, self._reconnect = query, reconnect
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[ReceivedEvent]:
         """Yields events for ever. Those of kind `open` are omitted; after one of kind `reset`, changes may be
         missing. Raises what the server answers, such as AuthError."""
         faults = FaultTimeout()
@@ -71,7 +71,7 @@ class EventFollower:
                 delay = min(delay * 1.5, _MAX_RETRY_S)
             self.client = client
 
-    def _connection(self) -> Iterator[Event]:
+    def _connection(self) -> Iterator[ReceivedEvent]:
         query = {**self._query, "after": self.cursor}
         cursor = ""
         with self.client.open("GET", "/events", query=query, timeout_s=_IDLE_TIMEOUT_S) as response:
@@ -80,7 +80,7 @@ class EventFollower:
                 if name == b"id":
                     cursor = value.decode()
                 elif name == b"data":
-                    event = cast("Event", {"at": None, "run": None, **json.loads(value)})
+                    event = cast("ReceivedEvent", {"at": None, "run": None, **json.loads(value)})
                     self.cursor = cursor
                     if event["kind"] != "open":
                         yield event
