@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 class Client(HttpClient):
     """Sends the requests of the API to one server. A listing is read page by page."""
 
+    def batch_runs(self, body: api.BatchIn) -> api.BatchOut:
+        """Stop, delete, archive, tag or star up to 1000 runs, with a result for each."""
+        reply: api.BatchOut = self.call("POST", "/runs/batch", json_body=body)
+        return reply
+
     def continue_run(
         self, run: str, body: api.ContinueIn | None = None, *, plan: int | None = None
     ) -> api.RunOut:
@@ -117,6 +122,10 @@ class Client(HttpClient):
         """Delete the checkpoints of a step."""
         self.call("DELETE", f"/runs/{run}/checkpoints/{step}")
 
+    def delete_run_star(self, run: str) -> None:
+        """Remove the caller's star from a run."""
+        self.call("DELETE", f"/runs/{run}/star")
+
     def delete_secret(self, secret: str) -> None:
         """Remove a secret of the caller."""
         self.call("DELETE", f"/secrets/{secret}")
@@ -134,6 +143,10 @@ class Client(HttpClient):
         """Revoke all tokens of a user, and delete their secrets."""
         reply: api.RemovedUserOut = self.call("DELETE", f"/users/{user}", query={"stop_runs": stop_runs})
         return reply
+
+    def delete_view(self, view: str) -> None:
+        """Remove a view of the caller."""
+        self.call("DELETE", f"/views/{view}")
 
     def drain_node(self, node: str, body: api.DrainIn | None = None) -> api.DrainOut:
         """Cordon a node, and preempt its runs, which save a checkpoint and resume on other nodes."""
@@ -256,9 +269,140 @@ class Client(HttpClient):
         reply: api.WhyOut = self.call("GET", f"/runs/{run}/why")
         return reply
 
+    def get_runs_counts(
+        self,
+        *,
+        id: Sequence[str] | None = None,
+        phase: str | None = None,
+        user: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        tag: Sequence[str] | None = None,
+        dataset: str | None = None,
+        text: str | None = None,
+        parent: str | None = None,
+        forked_from: Sequence[str] | None = None,
+        studies: int | None = None,
+        trials: int | None = None,
+        archived: str | None = None,
+        starred: int | None = None,
+        where: str | None = None,
+        by: Sequence[str],
+        limit: int | None = None,
+    ) -> api.RunCountsOut:
+        """Count the runs by value, under the filters of `GET /runs`."""
+        reply: api.RunCountsOut = self.call(
+            "GET",
+            "/runs/counts",
+            query={
+                "id": id,
+                "phase": phase,
+                "user": user,
+                "project": project,
+                "label": label,
+                "tag": tag,
+                "dataset": dataset,
+                "text": text,
+                "parent": parent,
+                "forked_from": forked_from,
+                "studies": studies,
+                "trials": trials,
+                "archived": archived,
+                "starred": starred,
+                "where": where,
+                "by": by,
+                "limit": limit,
+            },
+        )
+        return reply
+
+    def get_runs_names(
+        self,
+        *,
+        id: Sequence[str] | None = None,
+        phase: str | None = None,
+        user: str | None = None,
+        project: str | None = None,
+        label: str | None = None,
+        tag: Sequence[str] | None = None,
+        dataset: str | None = None,
+        text: str | None = None,
+        parent: str | None = None,
+        forked_from: Sequence[str] | None = None,
+        studies: int | None = None,
+        trials: int | None = None,
+        archived: str | None = None,
+        starred: int | None = None,
+        where: str | None = None,
+        match: str | None = None,
+        limit: int | None = None,
+    ) -> api.RunNamesOut:
+        """List the names of metrics, parameters and tags of the runs under the filters of `GET /runs`, with
+        the number of runs that have each."""
+        reply: api.RunNamesOut = self.call(
+            "GET",
+            "/runs/names",
+            query={
+                "id": id,
+                "phase": phase,
+                "user": user,
+                "project": project,
+                "label": label,
+                "tag": tag,
+                "dataset": dataset,
+                "text": text,
+                "parent": parent,
+                "forked_from": forked_from,
+                "studies": studies,
+                "trials": trials,
+                "archived": archived,
+                "starred": starred,
+                "where": where,
+                "match": match,
+                "limit": limit,
+            },
+        )
+        return reply
+
+    def get_runs_query_check(self, *, where: str) -> api.QueryCheckOut:
+        """Check the syntax of a query, with the position of a mistake."""
+        reply: api.QueryCheckOut = self.call("GET", "/runs/query/check", query={"where": where})
+        return reply
+
     def get_secrets(self) -> api.SecretsOut:
         """List the names of the caller's secrets, and when each was last set."""
         reply: api.SecretsOut = self.call("GET", "/secrets")
+        return reply
+
+    def get_series(
+        self,
+        *,
+        run: Sequence[str],
+        name: Sequence[str],
+        x: str | None = None,
+        begin: float | None = None,
+        end: float | None = None,
+        buckets: int | None = None,
+        columns: str | None = None,
+        ranks: str | None = None,
+        since: str | None = None,
+    ) -> api.CurvesOut:
+        """Read series of several runs for a chart."""
+        reply: api.CurvesOut = self.call(
+            "GET",
+            "/series",
+            query={
+                "run": run,
+                "name": name,
+                "x": x,
+                "begin": begin,
+                "end": end,
+                "buckets": buckets,
+                "columns": columns,
+                "ranks": ranks,
+                "since": since,
+            },
+        )
         return reply
 
     def get_session(self) -> api.SessionOut:
@@ -283,6 +427,11 @@ class Client(HttpClient):
         reply: api.UsagesOut = self.call(
             "GET", "/usage", query={"since": since, "until": until, "by": by, "per": per}
         )
+        return reply
+
+    def get_view(self, view: str, *, user: str | None = None) -> api.ViewOut:
+        """Get a view of the caller, or a shared view of another user."""
+        reply: api.ViewOut = self.call("GET", f"/views/{view}", query={"user": user})
         return reply
 
     def iterate_audit(
@@ -376,6 +525,7 @@ class Client(HttpClient):
         self,
         *,
         max_rows: int | None = None,
+        id: Sequence[str] | None = None,
         phase: str | None = None,
         user: str | None = None,
         project: str | None = None,
@@ -387,6 +537,8 @@ class Client(HttpClient):
         forked_from: Sequence[str] | None = None,
         studies: int | None = None,
         trials: int | None = None,
+        archived: str | None = None,
+        starred: int | None = None,
         where: str | None = None,
         sort: str | None = None,
     ) -> Iterator[api.RunOut]:
@@ -396,6 +548,7 @@ class Client(HttpClient):
             "runs",
             cursor_key="before",
             max_rows=max_rows,
+            id=id,
             phase=phase,
             user=user,
             project=project,
@@ -407,6 +560,8 @@ class Client(HttpClient):
             forked_from=forked_from,
             studies=studies,
             trials=trials,
+            archived=archived,
+            starred=starred,
             where=where,
             sort=sort,
         )
@@ -420,6 +575,10 @@ class Client(HttpClient):
     def iterate_users(self, *, max_rows: int | None = None) -> Iterator[api.UserOut]:
         """List the users."""
         return self.iterate_pages("/users", "users", max_rows=max_rows)
+
+    def iterate_views(self, *, max_rows: int | None = None) -> Iterator[api.ViewOut]:
+        """List the caller's views, and the shared views of other users."""
+        return self.iterate_pages("/views", "views", max_rows=max_rows)
 
     def keep_run_checkpoint(self, run: str, step: int, *, kept: int | None = None) -> api.CheckpointsOut:
         """Exempt a checkpoint from retention."""
@@ -438,9 +597,18 @@ class Client(HttpClient):
         reply: api.ApplyOut = self.call("PUT", "/queues", json_body=body, query={"dry_run": dry_run})
         return reply
 
+    def put_run_star(self, run: str) -> None:
+        """Star a run for the caller."""
+        self.call("PUT", f"/runs/{run}/star")
+
     def put_secret(self, secret: str, body: api.SecretIn) -> api.SecretOut:
         """Store a secret of the caller, replacing an earlier one of this name."""
         reply: api.SecretOut = self.call("PUT", f"/secrets/{secret}", json_body=body)
+        return reply
+
+    def put_view(self, view: str, body: api.ViewIn) -> api.ViewOut:
+        """Store a view of the caller, in place of one with this name."""
+        reply: api.ViewOut = self.call("PUT", f"/views/{view}", json_body=body)
         return reply
 
     def record_artifact(self, attempt: str, body: api.ArtifactIn) -> None:

@@ -162,6 +162,39 @@ class BandOut(TypedDict):
     mid_at: str
 
 
+class BatchIn(TypedDict):
+    """action: what to do with each run; `tag` adds `tags` and removes those of `untag` that a run has.
+    grace_s: of a stop. force: a deletion ends live runs first. dry_run: of a deletion; nothing is
+    deleted."""
+
+    action: Literal["archive", "delete", "star", "stop", "tag", "unarchive", "unstar"]
+    dry_run: NotRequired[bool]
+    force: NotRequired[bool]
+    grace_s: NotRequired[float]
+    runs: Sequence[str]
+    tags: NotRequired[Mapping[str, str] | None]
+    untag: NotRequired[Sequence[str]]
+
+
+class BatchOut(TypedDict):
+    """results: in the order of the request, each run once. frees_bytes: of a deletion, about how many
+    bytes it frees: streams, and trees that only these runs and their trials refer to."""
+
+    frees_bytes: NotRequired[int]
+    results: list[BatchResultOut]
+
+
+class BatchResultOut(TypedDict):
+    """done: whether the run is now as requested. changes: what changed; empty if nothing had to. error:
+    why it was refused."""
+
+    changes: list[str]
+    done: bool
+    error: ErrorDetail | None
+    id: str
+    name: str | None
+
+
 class BeginningIn(TypedDict):
     """The state that a fork trains on: `POST /runs/{id}/fork` says it."""
 
@@ -354,6 +387,52 @@ class CordonIn(TypedDict):
     reason: NotRequired[str]
 
 
+class CurveOut(TypedDict):
+    """The points of one series in the range; the columns have equal lengths, in order of x. rank: only if
+    `ranks` was given. total: the points of the series. count: its points in the range. exact: `x` and
+    `values` are the points themselves. Otherwise each place is a bucket: `x` and `x_last` of its first
+    and last point, `first`, `last`, `min`, `max` and `mean` of its values, `counts` of points, and
+    `min_steps`, `max_steps` where the extremes are. `steps` and `times` are those of each point, or of
+    the first point of a bucket. NaN does not count for `min`, `max` and `mean`; `nan_counts` counts it.
+    Values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`. reset: the points replace all
+    earlier ones of the series. sampled: the series has too many points for one request, so some were
+    omitted when it was read; `counts` and `mean` are those of the others."""
+
+    count: int
+    counts: NotRequired[list[int]]
+    exact: bool
+    first: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    last: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    max: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    max_steps: NotRequired[list[int]]
+    max_x: NotRequired[list[float]]
+    mean: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    min: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    min_steps: NotRequired[list[int]]
+    min_x: NotRequired[list[float]]
+    name: str
+    nan_counts: NotRequired[list[int]]
+    rank: NotRequired[int]
+    reset: NotRequired[bool]
+    run: str
+    sampled: NotRequired[bool]
+    steps: NotRequired[list[int]]
+    times: NotRequired[list[float | None]]
+    total: int
+    values: NotRequired[list[float | Literal["-Infinity", "Infinity", "NaN"]]]
+    x: list[float]
+    x_last: NotRequired[list[float]]
+
+
+class CurvesOut(TypedDict):
+    """buckets: the maximum per series that was used. cursor: `since` of the next request."""
+
+    buckets: int
+    cursor: str
+    series: list[CurveOut]
+    unavailable: list[UnavailableOut]
+
+
 class Dataset(TypedDict):
     created_at: str
     higher_is_better: NotRequired[bool | None]
@@ -516,6 +595,14 @@ class Exit(TypedDict):
     code: int
     kind: ExitKind
     reason: str
+
+
+class FacetOut(TypedDict):
+    """values: the most frequent first. distinct: how many different values there are."""
+
+    by: str
+    distinct: int
+    values: list[ValueCountOut]
 
 
 class FetchIn(TypedDict):
@@ -734,6 +821,13 @@ class MopIn(TypedDict):
     trainable: str
     unit_timeout_s: NotRequired[float]
     workers: int
+
+
+class NameCountOut(TypedDict):
+    """count: the runs that have the name."""
+
+    count: int
+    name: str
 
 
 class NewTokenOut(TypedDict):
@@ -973,6 +1067,23 @@ class PushOut(TypedDict):
 
     created: bool
     version: DatasetVersion
+
+
+class QueryCheckOut(TypedDict):
+    """problem: null for a correct query. names: the names that a correct query compares."""
+
+    names: list[str]
+    problem: QueryProblemOut | None
+
+
+class QueryProblemOut(TypedDict):
+    """position: of the mistake, in characters from 0; null if it is the whole query. length: of the
+    mistake; 0 at the end of the query."""
+
+    hints: list[str]
+    length: int
+    message: str
+    position: int | None
 
 
 class QueueOut(TypedDict):
@@ -1277,6 +1388,13 @@ class RowOut(TypedDict):
     version: int
 
 
+class RunCountsOut(TypedDict):
+    """total: the runs that match the filters."""
+
+    facets: list[FacetOut]
+    total: int
+
+
 class RunEvent(TypedDict):
     """A decision about a run, for users. `detail` is a sentence."""
 
@@ -1289,15 +1407,29 @@ class RunFolderIn(TypedDict):
     manifest: str
 
 
+class RunNamesOut(TypedDict):
+    """total: the runs that match the filters. fields: the names of a query that every run has. The
+    others: the names of metrics, of the summary, of parameters and of tags. has_more: whether `limit` cut
+    some."""
+
+    fields: list[str]
+    has_more: bool
+    metrics: list[NameCountOut]
+    params: list[NameCountOut]
+    summary: list[NameCountOut]
+    tags: list[NameCountOut]
+    total: int
+
+
 class RunOut(TypedDict):
-    """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
-    responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
-    summary, latest: values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`. stopped_by:
-    the user who requested the stop, if the audit log has a record. trials: for a study, the number of its
-    trials by phase, without empty phases. machine_env: the environment variables that its processes
-    inherited from the machine; null replaces a value that may be secret. forked_from_name: for a fork,
-    the name of the source run; null if that was removed. pinned, not_inherited, queue_gone: in the
-    response to a submission. pinned: versions of other users that were pinned as the newest.
+    """A run. `name` has the form `user/project/number`. starred, latest, attempts, events and progress
+    are in the responses of some paths only. spec: values of `env` are `***` for all callers except the
+    run's user. summary, latest: values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`.
+    stopped_by: the user who requested the stop, if the audit log has a record. trials: for a study, the
+    number of its trials by phase, without empty phases. machine_env: the environment variables that its
+    processes inherited from the machine; null replaces a value that may be secret. forked_from_name: for
+    a fork, the name of the source run; null if that was removed. pinned, not_inherited, queue_gone: in
+    the response to a submission. pinned: versions of other users that were pinned as the newest.
     not_inherited: variables and secrets of the source run that another user's fork does not inherit.
     queue_gone: the queue of the source run, if it was removed. elsewhere: sentences about attempts whose
     output, checkpoints and files another server of the database stores. synced_at: for a run that was
@@ -1308,6 +1440,7 @@ class RunOut(TypedDict):
     values had no effect; with the events. events: promised starts, broken promises with the reason, and
     preemption requests."""
 
+    archived: bool
     artifact: str | None
     attempt: Attempt | None
     attempts: NotRequired[list[Attempt]]
@@ -1341,6 +1474,7 @@ class RunOut(TypedDict):
     run_folder_bytes: int
     served_s: float
     spec: RunSpec
+    starred: NotRequired[bool]
     started_at: str | None
     stop_requested: bool
     stopped_by: NotRequired[str | None]
@@ -1770,6 +1904,13 @@ class TreeIn(TypedDict):
     tree: JsonObject
 
 
+class UnavailableOut(TypedDict):
+    """A run without series in the answer, and why."""
+
+    message: str
+    run: str
+
+
 class UniformIn(TypedDict):
     conditions: NotRequired[Sequence[ConditionIn]]
     high: float
@@ -1784,8 +1925,9 @@ class UniformIn(TypedDict):
 class UpdateIn(TypedDict):
     """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit),
     roles (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in)
-    and untag to every run. hold: false releases a held run."""
+    and untag to every run, and archived to ended runs. hold: false releases a held run."""
 
+    archived: NotRequired[bool | None]
     hold: NotRequired[bool | None]
     label: NotRequired[str | None]
     note: NotRequired[str | None]
@@ -1859,6 +2001,13 @@ class UsersOut(TypedDict):
     users: list[UserOut]
 
 
+class ValueCountOut(TypedDict):
+    """value: null counts the runs without one."""
+
+    count: int
+    value: str | int | float | bool | None
+
+
 class VerifiedOut(TypedDict):
     """own: whether the run saved the checkpoint itself; false if it comes from the forked run. damaged:
     whether it cannot be read."""
@@ -1879,6 +2028,32 @@ class VersionsOut(TypedDict):
 
     next: int | None
     versions: list[DatasetVersion]
+
+
+class ViewIn(TypedDict):
+    """view: a JSON object whose fields the client defines, such as filter, sort, group, columns and page.
+    shared: every user may read it."""
+
+    shared: NotRequired[bool]
+    view: JsonObject
+
+
+class ViewOut(TypedDict):
+    """view: as it was stored."""
+
+    name: str
+    shared: bool
+    updated_at: str
+    user: str
+    view: JsonObject
+
+
+class ViewsOut(TypedDict):
+    """The caller's views, then the shared ones of others. next: `after` of the next page; null at the
+    end."""
+
+    next: str | None
+    views: list[ViewOut]
 
 
 class WhatIfOut(TypedDict):
