@@ -157,7 +157,7 @@ export async function listWorkFiles(id: string): Promise<TreeFile[]> {
         const body = await data(
           api.GET("/api/v1/runs/{id}/file", { params: { path: { id }, query }, parseAs: "arrayBuffer" }),
         );
-        return new Uint8Array(body as unknown as ArrayBuffer);
+        return new Uint8Array(body);
       },
       head: async () => {
         const { data: body } = await api.GET("/api/v1/runs/{id}/file", {

@@ -69,7 +69,7 @@ export function CommandPalette() {
                     <Command.Item
                       key={run.id}
                       value={run.id}
-                      keywords={[run.name, run.spec.label, text]}
+                      keywords={[run.name, run.spec.label ?? "", text]}
                       className={styles["item"]}
                       onSelect={choose(() => navigate(`/runs/${run.id}`))}
                     >

@@ -58,7 +58,7 @@ const SECTIONS: readonly [section: string, prefix: string, read: Read][] = [
       duration_s: seconds(run),
       preemptions: run.preemptions,
       forked_from: run.forked_from_name,
-      datasets: run.spec.datasets.map((dataset) => `${dataset.name}:${dataset.version}`).join(", ") || null,
+      datasets: run.spec.datasets?.map((dataset) => `${dataset.name}:${dataset.version}`).join(", ") || null,
       commit: run.spec.git?.commit,
       branch: run.spec.git?.branch || null,
       uncommitted: run.spec.git?.dirty,
@@ -71,10 +71,10 @@ const SECTIONS: readonly [section: string, prefix: string, read: Read][] = [
     "Environment",
     "environment.",
     (run) => ({
-      python: run.spec.environment.python || null,
-      interpreter: run.spec.environment.interpreter || null,
-      requirements: run.spec.environment.requirements,
-      ...run.spec.environment.packages,
+      python: run.spec.environment?.python || null,
+      interpreter: run.spec.environment?.interpreter || null,
+      requirements: run.spec.environment?.requirements,
+      ...run.spec.environment?.packages,
     }),
   ],
   ["Variables", "env.", (run) => run.spec.env ?? {}],
@@ -130,9 +130,9 @@ export function groupRuns(columns: readonly Column[], key: string): Map<string, 
 
 /** Returns the label of each run where no other has the same, else its name. */
 export function runLabels(runs: readonly Run[]): string[] {
-  const labels = runs.map((run) => run.spec.label);
+  const labels = runs.map((run) => run.spec.label ?? "");
   return runs.map((run, place) => {
-    const label = run.spec.label;
+    const label = run.spec.label ?? "";
     return label !== "" && labels.indexOf(label) === place && labels.lastIndexOf(label) === place
       ? label
       : run.name;

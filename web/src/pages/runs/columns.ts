@@ -128,7 +128,7 @@ export function cellValue(run: Run, column: string, now: number): Value {
     case "progress":
       return run.progress?.total ? run.progress.done / run.progress.total : null;
     case "dataset":
-      return run.spec.datasets.map((dataset) => dataset.name).join(" ") || null;
+      return run.spec.datasets?.map((dataset) => dataset.name).join(" ") || null;
     case "script":
       return script(run) || null;
     case "queue":
