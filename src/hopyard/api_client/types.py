@@ -1073,10 +1073,10 @@ class QueryCheckOut(TypedDict):
     """problem: null for a correct query. names: the names that a correct query compares."""
 
     names: list[str]
-    problem: QueryProblemOut | None
+    problem: QueryErrorOut | None
 
 
-class QueryProblemOut(TypedDict):
+class QueryErrorOut(TypedDict):
     """position: of the mistake, in characters from 0; null if it is the whole query. length: of the
     mistake; 0 at the end of the query."""
 

@@ -289,7 +289,9 @@ class _Parser:
     def error(self, at: int, problem: str, *hints: str) -> QueryError:
         part = self.text[at : at + 30]
         place = f"`{part}` at character {at + 1}" if part else "the end"
-        found = _TOKEN.match(self.text, at)
+        found = _TOKEN.search(self.text, at)
+        if found is not None and found.start() != at:
+            found = None
         length = len(self.text[at:].split(maxsplit=1)[0]) if part else 0
         return QueryError(
             f"{self.what}: {place} {problem}",

@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session of a browser. token_hash: of the user's token whose rights it has."""
+    """A session of a browser. token_hash: of the user's token, which has its rights."""
 
     token_hash: str
     expires_at: datetime

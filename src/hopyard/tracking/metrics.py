@@ -171,7 +171,7 @@ async def read_series(
     logged the name with `hop.log` in that attempt. A point that was logged without a step gets the step
     after the previous one. A damaged stream is read up to the damage.
     """
-    reading = await SeriesReading.read(streams, history, names=names, after=after, limit=limit, rank=rank)
+    reading = await SeriesReader.read(streams, history, names=names, after=after, limit=limit, rank=rank)
     selected = dict(sorted(reading.series.items())[:limit])
     await asyncio.to_thread(_downsample_to_limit, selected, max_points)
     return selected
@@ -186,7 +186,7 @@ class _StreamEnd:
     is_damaged: bool = False
 
 
-class SeriesReading:
+class SeriesReader:
     """The metrics of a run as `read_series` describes them, in full, and the bytes of a live run that arrive
     later. max_total: more points are downsampled together; then `Series.count` is the number of points that
     are omitted."""
@@ -212,7 +212,7 @@ class SeriesReading:
         limit: int | None = None,
         rank: int | None = None,
         max_total: int = MAX_POINTS,
-    ) -> SeriesReading:
+    ) -> SeriesReader:
         """Reads all that is stored. The arguments are those of `read_series`."""
         requested = None if names is None else set(names)
         reading = cls(history, requested=requested, rank=rank, max_total=max_total)

@@ -16,11 +16,11 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.metric_records import POINT_BYTES
 from hopyard.domain.stream_limits import METRIC_STREAMS
 from hopyard.interfaces.streams import StreamKey, Streams
-from hopyard.tracking.metrics import Series, SeriesReading
+from hopyard.tracking.metrics import Series, SeriesReader
 from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import RunHistory
 from hopyard.tracking.series_columns import BoundedMemory, Columns
-from hopyard.tracking.usage_series import SYSTEM_STREAM, UsageReading
+from hopyard.tracking.usage_series import SYSTEM_STREAM, UsageReader
 
 DEFAULT_MAX_BYTES = 160 * 1024 * 1024
 _ALL_NAMES_BYTES = 256 * 1024 * POINT_BYTES  # of a run with fewer bytes of metrics all names are decoded
@@ -29,7 +29,7 @@ _Key = tuple[RunId, int | None, str]
 _Signature = tuple[tuple[datetime, VisibleStreams], ...]
 
 
-class _Reading(Protocol):
+class _Reader(Protocol):
     """Series that can be continued: of metrics, or of resource usage."""
 
     @property
@@ -51,7 +51,7 @@ class _Entry:
     max_points: int = 0
     is_downsampled: bool = False
     columns: dict[str, Columns] = field(default_factory=dict)
-    reading: _Reading | None = None
+    reading: _Reader | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -95,8 +95,8 @@ class SeriesCache:
             elif signature == entry.signature and entry.names is not None:
                 requested = frozenset({*names, *entry.names})
 
-            async def read() -> _Reading:
-                return await SeriesReading.read(
+            async def read() -> _Reader:
+                return await SeriesReader.read(
                     self._streams, history, names=requested, rank=rank, max_total=max_points
                 )
 
@@ -119,8 +119,8 @@ class SeriesCache:
         entry = self._entry((history.run.id, rank, SYSTEM_STREAM))
         async with entry.lock:
 
-            async def read() -> _Reading:
-                return await UsageReading.read(self._streams, selected, rank=rank, max_total=max_points)
+            async def read() -> _Reader:
+                return await UsageReader.read(self._streams, selected, rank=rank, max_total=max_points)
 
             if not entry.covers(signature, frozenset(), max_points):
                 entry.signature = ()
@@ -147,7 +147,7 @@ class SeriesCache:
         lengths: Mapping[StreamKey, int],
         names: frozenset[str] | None,
         max_points: int,
-        read: Callable[[], Awaitable[_Reading]],
+        read: Callable[[], Awaitable[_Reader]],
         to_columns: Callable[[Series], Columns],
     ) -> None:
         """Brings an entry up to these lengths. An entry without a signature is read from the begin."""

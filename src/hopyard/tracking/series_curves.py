@@ -53,7 +53,7 @@ class CurveRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class CurvePart:
+class CurveSection:
     """The points of a curve in the range, by column. count: their number. total: all points of the series.
     is_exact: each point is returned. is_reset: replaces all points that the client has."""
 
@@ -68,7 +68,7 @@ class CurvePart:
 
 def select_curves(
     curves: Sequence[SeriesCurve], request: CurveRequest, since: Mapping[SeriesId, SeriesMark] | None
-) -> tuple[list[CurvePart], dict[SeriesId, SeriesMark]]:
+) -> tuple[list[CurveSection], dict[SeriesId, SeriesMark]]:
     """Returns the points of curves in the range, and the marks for the next request.
 
     since: the marks of the last answer; only later points are returned, and only of curves that have changed.
@@ -96,7 +96,8 @@ def select_curves(
     removed = [] if since is None else sorted(since.keys() - marks.keys(), key=str)
     empty: Mapping[str, list[Any]] = {"x": [], "values": []}
     parts += [
-        CurvePart(id_, 0, 0, is_exact=True, is_sampled=False, is_reset=True, columns=empty) for id_ in removed
+        CurveSection(id_, 0, 0, is_exact=True, is_sampled=False, is_reset=True, columns=empty)
+        for id_ in removed
     ]
     return parts, marks
 
@@ -135,7 +136,7 @@ def _part(
     request: CurveRequest,
     *,
     is_reset: bool,
-) -> CurvePart:
+) -> CurveSection:
     columns, values = curve.columns, curve.columns.values
     is_exact = len(positions) <= request.buckets
     computed: dict[str, Callable[[], npt.NDArray[Any]]]
@@ -165,7 +166,7 @@ def _part(
         for name, compute in computed.items()
         if name == "values" or name in request.columns
     }
-    return CurvePart(
+    return CurveSection(
         curve.id,
         columns.count,
         len(positions),

@@ -15,7 +15,7 @@ _READ_BYTES = 1024 * 1024
 SYSTEM_STREAM = "system"
 
 
-class UsageReading:
+class UsageReader:
     """The resource usage of one replica in all attempts, and the samples of a live run that arrive later.
     Resource usage is never rolled back. The step of a sample is 0; `Series.times` has its time.
 
@@ -31,7 +31,7 @@ class UsageReading:
     @classmethod
     async def read(
         cls, streams: Streams, keys: Collection[StreamKey], *, rank: int | None, max_total: int
-    ) -> UsageReading:
+    ) -> UsageReader:
         """Reads the streams of this rank among `keys`; None is the lowest rank that has one."""
         system_keys = [key for key in keys if key.name == SYSTEM_STREAM]
         selected = min((key.rank for key in system_keys), default=0) if rank is None else rank

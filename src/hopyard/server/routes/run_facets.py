@@ -83,7 +83,7 @@ class RunNamesOut(Struct, frozen=True):
     has_more: bool
 
 
-class QueryProblemOut(Struct, frozen=True):
+class QueryErrorOut(Struct, frozen=True):
     """position: of the mistake, in characters from 0; null if it is the whole query. length: of the mistake;
     0 at the end of the query."""
 
@@ -96,7 +96,7 @@ class QueryProblemOut(Struct, frozen=True):
 class QueryCheckOut(Struct, frozen=True):
     """problem: null for a correct query. names: the names that a correct query compares."""
 
-    problem: QueryProblemOut | None
+    problem: QueryErrorOut | None
     names: list[str]
 
 
@@ -148,7 +148,7 @@ def run_facet_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         try:
             return QueryCheckOut(None, list(parse_query(request.query.where).names))
         except QueryError as error:
-            problem = QueryProblemOut(error.message, error.position, error.length, list(error.hints))
+            problem = QueryErrorOut(error.message, error.position, error.length, list(error.hints))
             return QueryCheckOut(problem, [])
 
     return [

@@ -26,7 +26,7 @@ from hopyard.tracking.series_curves import (
     BUCKET_COLUMNS,
     POINT_COLUMNS,
     AxisKind,
-    CurvePart,
+    CurveSection,
     CurveRequest,
     SeriesCurve,
     select_curves,
@@ -213,7 +213,7 @@ def _encode(
     )
 
 
-def _to_out(part: CurvePart) -> CurveOut:
+def _to_out(part: CurveSection) -> CurveOut:
     run, rank, name = part.id
     return CurveOut(
         run,

@@ -110,7 +110,7 @@ _TRIGGERS = (
 
 
 def create_triggers(conn: Connection) -> None:
-    """Creates the triggers anew, since a migration that copies a table drops its triggers, and adds a first
+    """Creates the triggers again, since a migration that copies a table drops its triggers, and adds a first
     row: a cursor is the position of an existing row."""
     create = _create_in_postgresql if conn.dialect.name == "postgresql" else _create_in_sqlite
     for trigger in _TRIGGERS:
