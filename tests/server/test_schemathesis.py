@@ -30,6 +30,7 @@ JSON_STATUSES = ["2xx", "400", "401", "403", "404", "409"]
 BYTES_STATUSES = [*JSON_STATUSES, "422"]
 DESCRIPTION = openapi_document()
 OPERATIONS = [(path, method.upper()) for path, methods in DESCRIPTION["paths"].items() for method in methods]
+EVENTS_PATH = "/api/v1/events"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -43,11 +44,20 @@ class OtherLoopApp:
         if scope["type"] != "http":
             return
         caller_loop = asyncio.get_running_loop()
+        is_endless, is_read = scope["path"] == EVENTS_PATH, False
+        started = asyncio.Event()  # of the response
 
         async def receive_in_loop() -> Any:
+            nonlocal is_read
+            if is_endless and is_read:  # the client of a stream without an end leaves once it begins
+                await started.wait()
+                return {"type": "http.disconnect"}
+            is_read = True
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(receive(), caller_loop))
 
         async def send_in_loop(message: Any) -> None:
+            if message.get("body"):
+                started.set()
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(send(message), caller_loop))
 
         await asyncio.wrap_future(

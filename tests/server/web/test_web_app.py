@@ -26,7 +26,7 @@ NAVIGATION = {
     "Sec-Fetch-Mode": "navigate",
     "Sec-Fetch-Dest": "document",
 }
-ENDLESS = {f"{API}/runs/{{id}}/follow"}
+ENDLESS = {f"{API}/runs/{{id}}/follow", f"{API}/events"}
 QUERIES = {
     f"{API}/runs/resolve": {"ref": SCRIPT},
     f"{API}/proof": {"nonce": "0" * 64},
@@ -65,6 +65,8 @@ async def fill(api: ApiServer) -> dict[str, str]:
     run = await api.start_run(tags=tags, datasets=[{"name": "mnist"}])
     await api.request("PATCH", f"/runs/{run['id']}", {"note": "\n".join(TEXTS)})
     await api.request("POST", f"/runs/{run['id']}/alerts", {"text": TEXTS[0], "title": TEXTS[3]})
+    view = {"view": {text: text for text in TEXTS}, "shared": True}
+    await api.request("PUT", "/views/mine", view)
     streams = media_streams()
     await api.sync(run, [("stdout", 0, b"\n".join(LOGS)), *streams])
     manifest = await api.put_tree(dict(FILES))
@@ -80,6 +82,7 @@ async def fill(api: ApiServer) -> dict[str, str]:
         "stream": "stdout",
         "item": next(item["id"] for item in listed if item["type"] == "image/png"),
         "name": "mnist",
+        "view": "mine",
         "version": "1",
         "step": "1",
         "number": "1",
@@ -95,6 +98,8 @@ def addresses(names: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path, methods in openapi_document()["paths"].items():
         if "get" in methods and path not in ENDLESS:
             yield path.format(**names), dict(QUERIES.get(path, {}))
+    yield f"{API}/series", {"run": names["id"], "name": "*"}
+    yield f"{API}/runs/counts", {"by": "note"}
     for text in TEXTS[::3]:
         yield f"{API}/runs", {"text": text}
         yield f"{API}/runs", {text: "1"}

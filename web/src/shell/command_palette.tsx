@@ -37,7 +37,12 @@ function useFoundRuns(text: string, isOpen: boolean): readonly Schemas["RunOut"]
 export function CommandPalette() {
   const [, navigate] = useLocation();
   const [text, setText] = useState("");
+  const [selected, setSelected] = useState("");
   const runs = useFoundRuns(text, isPaletteOpen.value);
+  useEffect(() => {
+    // cmdk selects the first item as one types, when the runs of the server are not there yet
+    setSelected(runs[0]?.id ?? "");
+  }, [runs]);
   const close = () => {
     isPaletteOpen.value = false;
     setText("");
@@ -54,7 +59,7 @@ export function CommandPalette() {
       <Base.Portal>
         <Base.Backdrop className={styles["backdrop"]} />
         <Base.Popup className={styles["popup"]} aria-label="commands">
-          <Command label="commands" loop>
+          <Command label="commands" loop value={selected} onValueChange={setSelected}>
             <Command.Input
               className={styles["input"]}
               placeholder="Type the name of a page, a run or an action"

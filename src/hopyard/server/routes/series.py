@@ -26,8 +26,8 @@ from hopyard.tracking.series_curves import (
     BUCKET_COLUMNS,
     POINT_COLUMNS,
     AxisKind,
-    CurveSection,
     CurveRequest,
+    CurveSection,
     SeriesCurve,
     select_curves,
 )
