@@ -39,6 +39,7 @@ _HARMLESS = {
     "run": ["--detach"],
     "fork": ["--detach"],
     "evaluate": ["--detach"],
+    "events": ["--run", "no-such-run"],  # else it follows what changes, without an end
     "notebook": ["none.ipynb"],
     "shell": ["no-such-run"],
     "tensorboard": ["none"],

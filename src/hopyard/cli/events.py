@@ -37,7 +37,7 @@ _KINDS = ("run", "study", "node", "queues", "reservation")
     "--change",
     "changes",
     multiple=True,
-    type=click.Choice([*RunChange, "changed"]),
+    type=click.Choice([*(change.value for change in RunChange), "changed"]),
     metavar="NAME",
     help="Only this change, such as phase, values or checkpoint (repeatable).",
 )
