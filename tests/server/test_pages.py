@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId
@@ -15,8 +14,7 @@ from hopyard.domain.metric_records import POINT, pack_definition, pack_point, se
 from hopyard.domain.run import RunEvent, RunEventKind
 from hopyard.interfaces.streams import Segment
 from hopyard.server.api import all_endpoints
-from hopyard.tracking import metrics
-from hopyard.tracking.metrics import _halve_all, _SeriesSelection
+from hopyard.tracking.metrics import _SeriesSelection, downsample_together
 from tests.server.api_server import ApiServer, run_scenario
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -31,6 +29,9 @@ BOUNDED = {
     "/nodes/{node}",
     "/runs/{id}/system",
     "/runs/{id}/commands",  # MAX_COMMANDS
+    "/runs/counts",  # the most frequent values and names
+    "/runs/names",
+    "/series",  # MAX_BUCKETS
 }
 
 
@@ -186,8 +187,7 @@ def test_every_listing_is_paged_or_bounded(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_metrics_keep_the_first_names_within_the_point_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MAX_POINTS", 100)
+def test_metrics_keep_the_first_names_within_the_point_limit() -> None:
     columns = _SeriesSelection(None, "b", 2)
     reader = columns.reader()
     for name in ("z", "y", "a", "c", "d", "e"):
@@ -197,7 +197,7 @@ def test_metrics_keep_the_first_names_within_the_point_limit(monkeypatch: pytest
     for step in range(2, 90):
         reader.feed(pack_point(POINT, series_id("c"), step, 0.0, float(step)))
     before = len(columns.series["c"].values)
-    _halve_all(list(columns.series.values()))
+    downsample_together(list(columns.series.values()), 100)
     series = columns.series["c"]
     assert len(series.values) <= 25
     assert (series.count + len(series.values), series.steps[0], series.steps[-1]) == (before, 1, 89)
