@@ -101,7 +101,7 @@ def end_violations(round: Round) -> list[str]:
     if numbers != list(range(1, len(numbers) + 1)):
         found.append(f"the attempts are {numbers}")
     for attempt in before:
-        told = (attempt["exit"] or {}).get("reason", "")
+        attempt_reason = (attempt["exit"] or {}).get("reason", "")
         kind = (attempt["exit"] or {}).get("kind")
         preempted = kind == "preempted" and leaves
         # a frozen replica that obeys no order in time is killed as a dead one
@@ -111,14 +111,21 @@ def end_violations(round: Round) -> list[str]:
         refused = (
             kind == "node-fault"
             and round.is_hit
-            and (fault.part in _OF_NODE or (fault.phase == "start" and _PREFLIGHT.search(told) is not None))
+            and (
+                fault.part in _OF_NODE
+                or (fault.phase == "start" and _PREFLIGHT.search(attempt_reason) is not None)
+            )
         )
         if not (preempted or lost or refused):
             found.append(f"attempt {attempt['number']} ended with {attempt['exit']}")
-        if preempted and saves and not re.fullmatch(r"preempted at step \d+, checkpoint saved", told):
-            found.append(f"attempt {attempt['number']} was preempted with the reason `{told}`")
-        if lost and "its replica died on node" not in told:
-            found.append(f"attempt {attempt['number']} was lost with the reason `{told}`")
+        if (
+            preempted
+            and saves
+            and not re.fullmatch(r"preempted at step \d+, checkpoint saved", attempt_reason)
+        ):
+            found.append(f"attempt {attempt['number']} was preempted with the reason `{attempt_reason}`")
+        if lost and "its replica died on node" not in attempt_reason:
+            found.append(f"attempt {attempt['number']} was lost with the reason `{attempt_reason}`")
     if replica_killed and not leaves and not before:
         found.append("a replica was killed, and its attempt succeeded")
     most = 1 + leaves + (replica_killed or fault.lasting_s >= 5 or fault.part in _OF_NODE)

@@ -18,7 +18,7 @@ ATTACK = "<img src=x onerror=window.ran=1><script>window.ran=1</script>"
 
 @pytest.fixture(scope="module")
 def hostile_run(web_shell: Shell) -> str:
-    """The name of an ended run whose output, metrics, media and files hold script."""
+    """The name of an ended run with script in its output, metrics, media and files."""
     web_shell.write("hostile.py", HOSTILE)
     name = web_shell.detach("-n", "hostile", "--tag", f"evil={ATTACK}", "hostile.py")
     web_shell.hop("logs", "--follow", name)

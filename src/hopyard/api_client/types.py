@@ -2031,8 +2031,8 @@ class VersionsOut(TypedDict):
 
 
 class ViewIn(TypedDict):
-    """view: a JSON object whose fields the client defines, such as filter, sort, group, columns and page.
-    shared: every user may read it."""
+    """view: a JSON object with fields that the client defines, such as filter, sort, group, columns and
+    page. shared: every user may read it."""
 
     shared: NotRequired[bool]
     view: JsonObject

@@ -35,7 +35,7 @@ QUERIES = {
 
 
 def media_streams() -> list[tuple[str, int, bytes]]:
-    """Media whose contents are pages, with each type that a browser could show as one."""
+    """Media with pages as contents, with each type that a browser could show as one."""
     types = ["image/png", "text/html", "image/svg+xml", TEXT_TYPE, JSON_TYPE]
     lines = data = b""
     for index, (type_, content) in enumerate(zip(types, FILES.values(), strict=False)):

@@ -60,7 +60,7 @@ const session: Middleware = {
       return error;
     }
     return new ApiError(0, "server_unavailable", "the server does not answer", [
-      "the page goes on by itself once it does",
+      "the page continues by itself once it does",
     ]);
   },
 };

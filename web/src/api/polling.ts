@@ -10,7 +10,7 @@ export interface Polled<T> {
 }
 
 /** Reads data now, after each change of `key`, and `intervalMs` after each answer (null: never again). While the
- *  server does not answer, the data stays, and reading goes on. A hidden page reads nothing. */
+ *  server does not answer, the data stays, and reading continues. A hidden page reads nothing. */
 export function usePolled<T>(
   key: string,
   load: () => Promise<T>,

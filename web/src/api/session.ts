@@ -1,10 +1,10 @@
-/** The session of this browser: who is logged in, and the forms that log in and out. */
+/** The session of this browser: its user, and the forms that log in and out. */
 import { signal } from "@preact/signals";
 import { api, ApiError, configureClient, data, type Schemas } from "./client";
 
 export type Session = Schemas["SessionOut"];
 
-/** undefined: not asked yet; null: nobody is logged in. */
+/** undefined: not asked yet; null: no user is logged in. */
 export const session = signal<Session | null | undefined>(undefined);
 
 function begin(found: Session | null): void {

@@ -46,7 +46,7 @@ function joined(before: Float64Array, after: Float64Array): Float64Array {
   return all;
 }
 
-/** Adds an answer to the series that are known: later points at the end, or all of them anew. */
+/** Adds an answer to the series that are known: later points at the end, or all of them again. */
 export function mergeAnswer(known: SeriesByRun, answer: Answer): SeriesByRun {
   if (answer.series.length === 0) {
     return known;
@@ -78,7 +78,7 @@ export function mergeAnswer(known: SeriesByRun, answer: Answer): SeriesByRun {
   return merged;
 }
 
-/** Returns whether appended points have made a series much longer than what the server would send anew. */
+/** Returns whether appended points have made a series much longer than what the server would send in full. */
 export function isOvergrown(known: SeriesByRun): boolean {
   return [...known.values()].some((series) => series.x.length > 3 * BUCKETS);
 }

@@ -12,7 +12,7 @@ import { shortcuts } from "./keys";
 const SETTLE_MS = 120;
 const MAX_RUNS = 8;
 
-/** Returns the newest runs whose name, label or tags contain a text. */
+/** Returns the newest runs with a text in their name, label or tags. */
 function useFoundRuns(text: string, isOpen: boolean): readonly Schemas["RunOut"][] {
   const [runs, setRuns] = useState<readonly Schemas["RunOut"][]>([]);
   useEffect(() => {

@@ -19,7 +19,7 @@ from hopyard.server.services import Services
 
 
 class ViewIn(RequestModel):
-    """view: a JSON object whose fields the client defines, such as filter, sort, group, columns and page.
+    """view: a JSON object with fields that the client defines, such as filter, sort, group, columns and page.
     shared: every user may read it."""
 
     view: dict[str, Any]

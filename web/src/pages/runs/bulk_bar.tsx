@@ -20,7 +20,7 @@ export function BatchDialog({
   onClose: () => void;
   onDone: () => void;
 }) {
-  const [chosen] = useState(runs); // the table goes on while the dialog is open
+  const [chosen] = useState(runs); // the table changes while the dialog is open
   const targets = affected(action, chosen);
   const [preview, setPreview] = useState<Batch | null>(null);
   const [result, setResult] = useState<Batch | null>(null);

@@ -29,7 +29,7 @@ export function replaceFirstPage(rows: Rows, page: Rows): Rows {
   };
 }
 
-/** Applies what an event tells about a run that is loaded. Returns the same rows if it tells nothing. */
+/** Applies an event of a run that is loaded. Returns the same rows if it changes nothing. */
 export function applyEvent(rows: Rows, event: ServerEvent): Rows {
   const index = rows.runs.findIndex((run) => run.id === event.subject);
   const old = rows.runs[index];
