@@ -3,6 +3,7 @@ packages."""
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -61,6 +62,9 @@ def test_every_dependency_has_a_reason() -> None:
     result = (ROOT / "docs" / "internals" / "dependencies.md").read_text()
     explained = {canonical(name) for name in re.findall(r"`([^`\n]+)`", result) if NAME.match(name)}
     assert declared_requirements(*project()["optional-dependencies"]) - explained == set()
+    web = json.loads((ROOT / "web" / "package.json").read_text())
+    named = set(re.findall(r"`([^`\n]+)`", result))
+    assert {*web["dependencies"], *web["devDependencies"]} - named == set()
 
 
 # Packages whose module has another name; None for packages that are not imported but run or loaded by name.
