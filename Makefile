@@ -10,6 +10,8 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 BIN := $(VENV)/bin
 DONE := $(VENV)/.hopyard
 PINS := requirements/constraints.txt
+WEB_FILES = $(shell find web -name node_modules -prune -o -type f ! -name schema.ts -print)
+WEB_TESTED := web/node_modules/.hopyard-tested
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(PINS)
 
 # uv reads none of pip's settings; a machine that names its packages to pip means uv as well.
@@ -29,10 +31,13 @@ ifneq ($(PIP_CERT),)
 export SSL_CERT_FILE ?= $(PIP_CERT)
 endif
 
+# Without .pyc files each of the thousand processes of the tests would compile what it imports: PyTorch alone costs 5 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test explore lint types contracts reference docs web wheel constraints clean
+.PHONY: help demo test explore lint types contracts reference docs web build-web wheel constraints clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -40,8 +45,11 @@ help:  ## what there is
 demo: $(DONE)/demo $(DONE)/torch  ## install, then train on MNIST through Hopyard and show what came of it
 	@scripts/demo.sh $(VENV)
 
-test: $(DONE)/test $(DONE)/frameworks  ## the whole test suite (PYTEST_ARGS="-k name" for a part)
-	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(PYTEST_ARGS)
+# One worker runs all tests of a file, so its fixtures (servers, runs, Spark) start once and not once per worker. The long files
+# come early: without the order of the folders they would be last, with idle workers beside them.
+test: $(DONE)/test $(DONE)/frameworks  ## the test suite, with the web UI's where Node is there (SLOW=1: with its slow tests; PYTEST_ARGS="-k name": a part)
+	@$(if $(PYTEST_ARGS),,if scripts/web_tools.sh; then $(MAKE) --no-print-directory $(WEB_TESTED); else echo "note: the tests of web/ are skipped" >&2; fi)
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(SLOW)$(PYTEST_ARGS),,-m "not slow") $(PYTEST_ARGS)
 
 explore: $(DONE)/test $(DONE)/frameworks  ## the laws with random seeds and growing sizes (EXPLORE_ARGS="--minutes 60 tests/scheduler")
 	$(BIN)/python scripts/explore.py $(EXPLORE_ARGS)
@@ -63,9 +71,18 @@ docs: $(DONE)/docs  ## build the documentation site in build/site; check the cha
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/towncrier build --draft --version next >/dev/null
 
-web: web/node_modules  ## check, test and build the web UI into src/hopyard/web_ui (needs Node 20.19 or later)
-	cd web && npm run --silent api && npm run --silent check && npm run --silent test && npm run --silent build
+web: $(WEB_TESTED) build-web  ## check, test and build the web UI into src/hopyard/web_ui (needs Node 20.19 or later)
+
+# An interrupted build leaves the built files as they were.
+build-web: web/node_modules
+	cd web && npm run --silent build -- --outDir ../build/web_ui --emptyOutDir
+	rm -rf src/hopyard/web_ui && mv build/web_ui src/hopyard/web_ui
 	python3 scripts/web_sources.py
+
+# Nothing is tested twice: the stamp is older than whatever has changed.
+$(WEB_TESTED): docs/openapi.json $(WEB_FILES) | web/node_modules
+	cd web && npm run --silent api && npm run --silent check && npm run --silent test
+	@touch $@
 
 web/node_modules: web/package.json web/package-lock.json
 	cd web && npm ci --silent
@@ -104,6 +121,12 @@ $(DONE)/test: pyproject.toml $(PINS) | $(DONE)/venv
 
 $(DONE)/frameworks: pyproject.toml $(PINS) | $(DONE)/torch $(DONE)/test
 	@$(INSTALL) --editable '.[frameworks]'
+	@touch $@
+
+# Not in `frameworks`: the build of Visdom needs an older setuptools, and no other one does.
+$(DONE)/visdom: | $(DONE)/test
+	@echo 'setuptools<81' > $(VENV)/visdom-build.txt
+	@$(INSTALL) --build-constraints $(VENV)/visdom-build.txt --editable '.[visdom]'
 	@touch $@
 
 $(DONE)/docs: pyproject.toml $(PINS) | $(DONE)/venv

@@ -24,6 +24,8 @@ NAMES = (
     "submissions",
     "log_calls",
     "series",
+    "event_clients",
+    "ui",
     "live_control",
     "preempted_run",
     "ddp_steps",

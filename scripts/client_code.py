@@ -21,6 +21,9 @@ FIELD_TYPES = {("RunSpec", "study"): "StudyIn | None"}
 PATH_TYPES = {"rank": "int", "step": "int", "version": "str | int"}
 METHOD_NAMES = {
     "get_runs_by_name_user_project_number": "get_run_by_name",
+    "post_code_git": "fetch_git_code",
+    "post_runs_compose": "compose_run",
+    "post_runs_preview": "preview_run",
     "get_runs_resolve": "resolve_run",
     "post_attempts_attempt_artifact": "record_artifact",
     "post_attempts_attempt_lock": "record_lock",
@@ -30,7 +33,7 @@ METHOD_NAMES = {
     "post_runs_offline": "create_offline_run",
 }
 # A second request would create a second object, so it is sent again only if the server cannot have got it.
-SENT_ONCE = {"create_reservation", "create_token", "rotate_token", "create_user"}
+SENT_ONCE = {"create_report", "create_reservation", "create_token", "rotate_token", "create_user"}
 SLOW = {"delete_run"}  # takes a timeout
 
 
@@ -130,7 +133,9 @@ def operation_method(
         call.append("json_body=body" if body["required"] else "json_body=body or {}")
     query = [p for p in operation.get("parameters", ()) if p["in"] == "query"]
     if is_listing:
-        rows = next(key for key in schema["properties"] if key != "next")
+        rows = next(
+            key for key, value in schema["properties"].items() if value.get("type") in ("array", "object")
+        )
         cursor_parameter = next(p for p in query if p["name"] in ("before", "after"))
         cursor = cursor_parameter["name"]
         # the number of rows to skip: a reader of new rows begins there

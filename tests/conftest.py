@@ -3,6 +3,7 @@ the clock."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hopyard.sdk import params
 from tests import exploration
 
 # A test that needs a home sets one below its tmp_path. A test that forgets to do so fails at once instead of
@@ -40,6 +42,34 @@ def _no_process_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iter
     for process in alive:
         process.kill()
     assert not left, "tests must end every process that they start"
+
+
+@pytest.fixture(autouse=True)
+def _no_session_is_left_behind() -> Iterator[None]:
+    """A session of the script API that a test begins in this process would record what later tests do."""
+    yield
+    assert params.recorder is None, "a test must end the session that it begins in the process of the tests"
+
+
+@pytest.fixture(autouse=True)
+def _network_devices_are_left_alone(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Keeps a test with containers apart from one with a browser in another worker.
+
+    Containers add and remove network devices, and at each such change Chromium breaks all its connections
+    off (net::ERR_NETWORK_CHANGED).
+    """
+    kinds = {"podman": fcntl.LOCK_EX, "browser": fcntl.LOCK_SH}
+    lock = next((kind for fixture, kind in kinds.items() if fixture in request.fixturenames), None)
+    if lock is None:
+        yield
+        return
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (folder / "network.lock").open("w") as file:
+        fcntl.flock(file, lock)
+        yield
 
 
 def _using(base: Path) -> list[psutil.Process]:

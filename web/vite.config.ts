@@ -15,6 +15,25 @@ export default defineConfig({
     sourcemap: false,
     assetsInlineLimit: 0, // data: addresses are not allowed for scripts and fonts
     modulePreload: { polyfill: false }, // it would be an inline script
+    rolldownOptions: {
+      output: {
+        codeSplitting: {
+          // small modules that several pages share are one file: each file is a request before a page is drawn
+          groups: [
+            {
+              name: "vendor",
+              test: /node_modules[\\/](preact|@preact|wouter-preact|regexparam|openapi-fetch)[\\/]/,
+            },
+            {
+              name: "common",
+              test: /web[\\/]src[\\/](api|parts|shell|text)[\\/]/,
+              minShareCount: 3,
+              maxModuleSize: 12_000,
+            },
+          ],
+        },
+      },
+    },
   },
   server: { proxy: { "/api": { target: server, changeOrigin: false } } },
 });

@@ -4,5 +4,12 @@ import vite from "./vite.config";
 
 export default mergeConfig(
   vite,
-  defineConfig({ test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"] } }),
+  defineConfig({
+    test: {
+      environment: "happy-dom",
+      include: ["src/**/*.test.{ts,tsx}"],
+      // libraries for React get Preact here as well
+      server: { deps: { inline: [/@base-ui/, /@floating-ui/, /@tanstack/, /cmdk/] } },
+    },
+  }),
 );

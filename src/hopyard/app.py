@@ -7,6 +7,11 @@ One server per home folder: a second one exits at once with a message and exit c
 
 from __future__ import annotations
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # the imports create hardly any garbage; main() enables it again
+
 import argparse
 import asyncio
 import fcntl
@@ -54,7 +59,7 @@ from hopyard.engines.local.node_detection import LocalNodeSettings, find_nodes
 from hopyard.engines.local.node_health import HealthChecks
 from hopyard.errors import HopyardError, SpecError, StorageFull, is_disk_full
 from hopyard.interfaces.cluster_store import ClusterStore
-from hopyard.private_files import GROUP_AND_OTHERS_BITS, make_folder, open_file
+from hopyard.private_files import GROUP_AND_OTHERS_BITS, make_folder, open_file, remove_tree
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.build_services import build_services
@@ -82,6 +87,7 @@ from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
+from hopyard.stores.sql.reports import SqlReportStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.sql.saved_views import SqlSavedViewStore
@@ -300,6 +306,7 @@ async def serve(
             await check_node_unclaimed(home, cluster, engine)
         database_warning = await other_database_warning(home, access)
         await check_live_runs(home, cluster, engine, clock.now(), other=bool(database_warning))
+        remove_tree(home.scratch)  # of a server that was killed
         # all checks have passed: from here on, the server may write to the database
         identity = await ensure_identity(home, access)
         await ensure_token(home, access, identity.owner, home_id, now=clock.now())
@@ -314,6 +321,7 @@ async def serve(
             reservations=SqlReservationStore(database),
             usage=SqlUsageStore(database),
             saved_views=SqlSavedViewStore(database),
+            reports=SqlReportStore(database),
             audit=SqlAuditStore(database),
             changes=SqlChangeFeed(database),
             storage=SqlStorageStore(database),
@@ -350,6 +358,7 @@ async def serve(
             holder=f"{socket.gethostname()} {home_id}",
             check_targets=settings.notifications.check,
             base_image=settings.containers.base_image,
+            git=settings.git,
         )
         exit_stack.push_async_callback(services.tokens.close)
         exit_stack.push_async_callback(services.ingest.flush_all)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.web.visit import CHROMIUM
+
 ROOT = Path(__file__).parents[2]
 SMALL = {
     "submit_latency": [],
@@ -19,6 +21,11 @@ SMALL = {
     "submissions": ["--runs", "50", "--connections", "4"],
     "log_calls": ["--calls", "200", "--points", "300", "--history", "100"],
     "series": ["--runs", "2", "--points", "3000"],
+    "event_clients": ["--clients", "6", "--writes", "20"],
+    "ui": [
+        *("--runs", "300", "--live", "3", "--curves", "5", "--points", "500"),
+        *("--nodes", "20", "--waiting", "20", "--trials", "20", "--lines", "20"),
+    ],
     "live_control": ["--points", "1000"],
     "preempted_run": [],
     "datasets": ["--files", "20", "--file-bytes", "100", "--large-bytes", "9000000"],
@@ -38,6 +45,19 @@ FOUND = {
     "series": {
         *("first", "chart", "all_columns", "zoom", "unchanged", "memory"),
         *("plain_numpy", "chart_over_plain_numpy"),
+    },
+    "event_clients": {
+        *(
+            f"{side}_{what}"
+            for side in ("none", "reading", "stalled")
+            for what in ("writes", "p50", "p99", "cpu", "memory")
+        ),
+        *(f"{side}_{what}" for side in ("reading", "stalled") for what in ("delivered", "over_none")),
+    },
+    "ui": {
+        *("first_page", "first_page_kb", "sort", "type", "filter", "select", "next_row", "last_row"),
+        *("scroll", "compare", "smooth", "log_axis", "memory", "bundle"),
+        *("nodes", "nodes_colour", "nodes_filter", "waiting", "trials", "trials_sort", "parallel"),
     },
     "live_control": {
         *("safe_point", "bare_call", "over_bare_call"),
@@ -89,6 +109,8 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_benchmark_modules_measure(name: str, tmp_path: Path) -> None:
+    if name == "ui" and CHROMIUM is None:
+        pytest.skip("needs chromium")
     check_module(name, SMALL[name], tmp_path)
 
 

@@ -168,6 +168,7 @@ def test_invalid_size_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`much` is not an amount of memory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_benchmark_measures(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -71,6 +71,11 @@ def test_alerts_and_the_end_reach_the_targets_of_a_run(
     text = shell.hop("info", run["name"]).text
     assert "alert: error: diverged: loss is NaN" in text
     assert "/secret" not in text and "notifies" in text
+    listed = [(each["kind"], each["text"]) for each in shell.hop("inbox", "--json").json]
+    assert {("alert", "loss is NaN"), ("alert", "look at it"), ("end", end["text"])} <= set(listed)
+    assert "diverged: loss is NaN" in shell.hop("inbox", "--unread", "--read").text
+    assert shell.hop("inbox", "--unread", "--json").json == []
+    assert shell.hop("inbox", "--read", "--user", "bob").code == 2
     warnings = shell.hop("logs", run["name"], "--stderr").text
     assert "`fatal` is no level (info, warning, error): it is a warning" in warnings
     assert "hop.alert: it has no text; it is left out" in warnings

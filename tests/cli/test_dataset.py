@@ -79,8 +79,23 @@ def test_push_inspect_pull_and_remove(shell: Shell) -> None:
     )
     refused = shell.hop("dataset", "rm", "table")
     assert refused.code == 2 and "-y" in refused.stderr_text
-    assert shell.hop("dataset", "rm", "table:1", "-y").stderr_text == "deleted version 1 of table\n"
-    assert shell.hop("dataset", "rm", "table", "-y").stderr_text == "deleted table with 1 version\n"
+    files = shell.hop("dataset", "files", "table")
+    assert re.search(r"^ *4 B +a\.csv$", files.text, re.M), files.text
+    assert shell.hop("dataset", "files", "table", "--contains", "A.C", "--json").json[0]["path"] == "a.csv"
+    assert "no file of table" in shell.hop("dataset", "files", "table", "--contains", "zz").stderr_text
+    assert "only the first 1;" in shell.hop("dataset", "files", "table", "--limit", "1").stderr_text
+    assert shell.hop("dataset", "files", "table", "missing").code == 2
+    derived = shell.hop("dataset", "push", "derived", "data/a.csv", "--from", "table", "--json").json
+    assert derived["version"]["derived_from"] == "table:2"
+    assert re.search(r"^made from +table:2$", shell.hop("dataset", "info", "derived").text, re.M)
+    unknown = shell.hop("dataset", "push", "derived", "data", "--from", "table:9")
+    assert unknown.code == 2 and "newest is 2" in unknown.stderr_text
+    assert shell.hop("dataset", "push", "derived", "data", "--from", "a/b").code == 2
+    assert re.fullmatch(
+        r"deleted version 1 of table; the next sweep frees about 4 B\n",
+        shell.hop("dataset", "rm", "table:1", "-y").stderr_text,
+    )
+    assert shell.hop("dataset", "rm", "table", "-y").stderr_text.startswith("deleted table with 1 version; ")
     removed = shell.hop("dataset", "info", "table")
     assert removed.code == 2 and removed.stderr_text.startswith("error: ")
 
@@ -262,3 +277,27 @@ def test_growing_file_is_an_error_or_a_complete_version(shell: Shell) -> None:
     assert shell.hop("dataset", "push", "growing", "data").code == 0
     assert shell.hop("dataset", "pull", "growing", "out").code == 0
     assert list_tree(shell.folder / "out") == list_tree(shell.folder / "data")
+
+
+def test_description_is_set_shown_and_removed(shell: Shell) -> None:
+    make_tree(shell.folder / "data", {"a": "1"})
+    assert shell.hop("dataset", "push", "digits", "data").code == 0
+    shown = shell.hop("dataset", "describe", "digits")
+    assert (shown.code, shown.out) == (0, b"") and "digits has no description" in shown.stderr_text
+    (shell.folder / "about.md").write_text("# Digits\n\nof *zip codes*\n")
+    assert shell.hop("dataset", "describe", "digits", "-F", "about.md").code == 0
+    assert shell.hop("dataset", "describe", "digits").text == "  # Digits\n\n  of *zip codes*\n"
+    assert shell.hop("dataset", "info", "digits").text.endswith("\n\n  # Digits\n\n  of *zip codes*\n")
+    piped = shell.hop("dataset", "describe", "digits", "-F", "-", "--json", stdin="piped\n").json
+    assert (piped["description"], piped["description_revision"]) == ("piped\n", 2)
+    (shell.folder / "binary").write_bytes(b"\xff\xfe")
+    for words, message in (
+        (("-F", "none.md"), "cannot read none.md"),
+        (("-F", "binary"), "binary is no text in UTF-8"),
+        (("text", "-F", "about.md"), "both given"),
+        (("x" * 65537,), "more than 65,536"),
+    ):
+        refused = shell.hop("dataset", "describe", "digits", *words)
+        assert refused.code == 2 and message in refused.stderr_text and "hint:" in refused.stderr_text
+    assert shell.hop("dataset", "describe", "digits", "").code == 0
+    assert "description" not in shell.hop("dataset", "info", "digits").text

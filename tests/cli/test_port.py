@@ -154,6 +154,11 @@ def _path(client: Client, run: str) -> str:
     return client.create_run_port(run_id, {"port": "web"})["path"]
 
 
+def _at_port(path: str, port: int) -> str:
+    """Returns the path of another port. The id of the run may contain the number, too."""
+    return f"{path.rpartition('/ports/')[0]}/ports/{port}/"
+
+
 def test_script_learns_its_real_port(serving_shell: Shell, run: str) -> None:
     words = serving_shell.hop("logs", run).text.split()
     assert words[0] == f"['{words[1]}']"
@@ -260,7 +265,7 @@ def test_other_users_cannot_open_a_port(serving_shell: Shell, client: Client, ru
     response = _request(client, path, headers=_bearer(bob))
     assert (response.status, json.loads(response.read())["error"]["code"]) == (403, "forbidden")
     for port in (1, 2, 3):  # ports that the run does not have
-        assert _request(client, path.replace("web", str(port)), headers=_bearer(bob)).status == 403
+        assert _request(client, _at_port(path, port), headers=_bearer(bob)).status == 403
     reader = serving_shell.hop("token", "create", "reader", "--scope", "read").text.split()[-1]
     assert _request(client, path, headers=_bearer(reader)).status == 403
     records = serving_shell.hop("audit", "--action", "run.open_port", "--json").json
@@ -351,7 +356,7 @@ def test_private_socket_serves_a_port(shell: Shell, client: Client, token: str) 
     path = _path(client, name)
     response = _request(client, path, headers=_bearer(token))
     assert (response.status, response.read()) == (200, b"private")
-    linked = _request(client, path.replace("80", "81"), headers=_bearer(token))
+    linked = _request(client, _at_port(path, 81), headers=_bearer(token))
     assert (linked.status, linked.read().count(b"nothing listens on port 81 yet")) == (502, 1)
     assert shell.hop("stop", name).code == 0
 

@@ -272,6 +272,19 @@ def test_fork(shell: Shell, trained_runs: list[str], client: Client) -> None:
     assert [line for line in misspelt.stderr_text.splitlines() if line.startswith("warning:")] == [
         f"warning: -p lrr: the script of {name} has no parameter `lrr`; did you mean `lr`?"
     ]
+    wrong = shell.hop("fork", name, "-p", "lr=fast")
+    assert (wrong.code, wrong.stderr_text.splitlines()[0]) == (2, "error: -p lr=fast: `lr` is a float")
+    other = shell.folder / "other"
+    other.mkdir()
+    (other / "train.py").write_text("import hopyard as hop\np = hop.params(lr='fast', epochs=1)\n")
+    renamed = shell.hop("fork", name, "-p", "epochs=many", "--code", "other")
+    assert (renamed.code, "`epochs` is an int" in renamed.stderr_text) == (2, True), renamed.stderr_text
+    assert (
+        shell.hop("fork", name, "-p", "lr=slow", "--code", "other", "--json").json["run"]["spec"]["params"][
+            "lr"
+        ]
+        == "slow"
+    )
 
 
 def test_fork_of_a_label_names_the_forked_run(shell: Shell, trained_runs: list[str]) -> None:

@@ -54,10 +54,18 @@ def test_exit_code_is_that_of_the_script(shell: Shell, body: str, code: int, wor
 
 
 def test_reason_is_the_error_without_its_hint(shell: Shell) -> None:
-    shell.write("typed.py", "import hopyard as hop\nhop.params(n=1)\n")
+    # the default is no literal, so that only the script knows its type
+    shell.write("typed.py", "import hopyard as hop\nhop.params(n=int('1'))\n")
     result = shell.hop("run", "-p", "n=2.5", "typed.py")
     assert "hint: its default is 1" in result.stderr_text
     assert result.stderr_text.splitlines()[-1].endswith("SpecError: -p n=2.5: `n` is an int")
+
+
+def test_value_of_another_type_than_a_literal_default_is_refused_before_submission(shell: Shell) -> None:
+    shell.write("typed.py", "import hopyard as hop\nhop.params(n=1)\n")
+    result = shell.hop("run", "-p", "n=2.5", "typed.py")
+    assert result.code == 2 and "hint: its default is 1" in result.stderr_text
+    assert "-p n=2.5: `n` is an int" in result.stderr_text and "run root" not in result.stderr_text
 
 
 def test_arguments_parameters_and_environment_reach_the_script(shell: Shell) -> None:
@@ -367,3 +375,14 @@ def test_closed_pipe_detaches_quietly(shell: Shell) -> None:
     )
     assert done.stdout == b"0\n"
     assert "Traceback" not in (shell.folder / "err.txt").read_text()
+
+
+def test_dry_run_prints_the_start_and_submits_nothing(shell: Shell, client: Client) -> None:
+    shell.write("hello.py", HELLO)
+    before = len(client.get("/runs", limit=100)["runs"])
+    result = shell.hop("run", "--dry-run", "hello.py")
+    assert (result.code, result.text.startswith("the run starts now on box")) == (0, True)
+    assert shell.hop("run", "--dry-run", "--json", "hello.py").json["starts"] == "now"
+    impossible = shell.hop("run", "--dry-run", "--cpus", "100000", "hello.py")
+    assert "can never start" in impossible.text
+    assert len(client.get("/runs", limit=100)["runs"]) == before

@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import connect
 from hopyard.cli.command_table import COMMANDS
 from hopyard.cli.main import main
+from hopyard.config.home import Home
 from tests.cli.conftest import shell_in
 
 HOSTILE = (
@@ -221,9 +223,14 @@ def items_by_listing(served_home: Path, tmp_path_factory: pytest.TempPathFactory
     created["study"] = shell.hop("search", "show", "--json", "study").json["study"]
     created["waits"] = shell.detach("--cpus", "4", "--", "sleep", "100")
     created["behind"] = shell.detach("--cpus", "4", "--", "true")
+    client = connect(start=False, home=Home(served_home))
+    created["report"] = client.create_report(
+        {"title": "t", "blocks": [{"type": "text", "text": "a"}, {"type": "table", "title": "b"}]}
+    )["id"]
     for words in (
         ("secret", "set", "NAME"),
         ("token", "create", "ci"),
+        ("dataset", "describe", "texts", "a description"),
         ("user", "add", "bob"),
         ("reserve", "exam", "--from", "+2h", "--for", "1h", "--nodes", "box", "--user", "bob"),
     ):
@@ -258,6 +265,7 @@ LISTINGS = [
         ("board", "texts"),
         ("dataset", "ls"),
         ("dataset", "info", "texts"),
+        ("dataset", "describe", "texts"),
         ("dataset", "versions", "texts"),
         ("dataset", "board", "texts"),
     ),
@@ -270,6 +278,10 @@ LISTINGS = [
     *(
         ("queue", "ls"),
         ("queue", "info", "default"),
+        ("queue", "waiting"),
+        ("timeline",),
+        ("timeline", "--queue", "nothing"),
+        ("node", "gpus"),
         ("node", "ls"),
         ("node", "info", "box"),
         ("pool", "ls"),
@@ -284,6 +296,7 @@ LISTINGS = [
         ("user", "ls"),
         ("secret", "ls"),
         ("token", "list"),
+        ("session", "list"),
         ("token",),
         ("status",),
         ("doctor",),
@@ -304,8 +317,12 @@ LISTINGS = [
         ("shell", "{run}"),
         ("info", "nothing-like-it"),
         ("events", "--run", "nothing-like-it"),
+        ("inbox", "--user", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),
+        ("report", "ls"),
+        ("report", "show", "{report}"),
+        ("report", "show", "nothing"),
         ("ui", "--print"),
         ("queue", "info", "nothing"),
         ("stop", "{failed}"),

@@ -150,6 +150,13 @@ class Page:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._path = client.create_run_port(run["id"], {"port": VISDOM_PORT[0]})["path"]
 
+    def html(self) -> str:
+        connection = HTTPConnection(self._netloc, timeout=120)
+        connection.request("GET", self._path, headers=self._headers)
+        response = connection.getresponse()
+        assert response.status == 200
+        return response.read().decode()
+
     def windows(self, env: str) -> set[str]:
         connection = HTTPConnection(self._netloc, timeout=120)
         body = json.dumps({"eid": env, "win": None})
@@ -179,6 +186,7 @@ def test_visdom_shows_the_plots_of_runs_and_keeps_them(
     again = shell.hop("visdom", "--json")
     assert (again.json["run"]["id"], "serves Visdom already" in again.stderr_text) == (run["id"], True)
     page = Page(client, run, token)
+    assert "user/style.css" in page.html()
     assert "register" in asyncio.run(page.first_message())
     shell.write("plots.py", PLOTS)
     for words in ((), ("--", "given")):

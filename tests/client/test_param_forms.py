@@ -43,6 +43,34 @@ def request_of(*command: str, **params: float | bool) -> RunRequest:
     return RunRequest(roles=(RoleRequest(command),), project="p", params=params)
 
 
+@pytest.mark.parametrize(
+    ("value", "refused"),
+    [("fast", "`lr` is a float"), (True, "`lr` is a float"), ("1e-3", ""), (1, "")],
+)
+def test_value_of_another_type_than_the_default_is_refused(
+    tmp_path: Path, value: str | float, refused: str
+) -> None:
+    (tmp_path / "a.py").write_text("import hopyard as hop\nimport b\np = hop.params(lr=0.1, depth=b.DEPTH)\n")
+    (tmp_path / "b.py").write_text("DEPTH = 3\n")
+    request = RunRequest(
+        roles=(RoleRequest(("python", "a.py")),), project="p", params={"lr": value, "depth": "deep"}
+    )
+    if not refused:
+        assert with_param_format(request, tmp_path, notify=lambda _text: None).params["lr"] == value
+        return
+    with pytest.raises(SpecError, match=refused) as error:
+        with_param_format(request, tmp_path, notify=lambda _text: None)
+    assert error.value.hints == ("its default is 0.1",)
+
+
+def test_type_of_a_parameter_with_two_defaults_is_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import hopyard as hop\nif small:\n    hop.params(size=1)\nelse:\n    hop.params(size='large')\n"
+    )
+    request = RunRequest(roles=(RoleRequest(("python", "a.py")),), project="p", params={"size": "x"})
+    assert with_param_format(request, tmp_path, notify=lambda _text: None).params == {"size": "x"}
+
+
 @pytest.mark.parametrize("program", [sys.executable, "./torchrun", "{folder}/torchrun", "python"])
 def test_script_behind_any_program_is_found(folder: Path, program: str) -> None:
     request = request_of(program.format(folder=folder), "a.py", lr=1.0)

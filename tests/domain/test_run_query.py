@@ -133,9 +133,9 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 def test_sorting_has_numbers_then_texts_then_missing_values() -> None:
     runs = [RunValues({}, {"x": value}, {}, {}, {}) for value in (2, "b", 0.5, "a", None, math.nan, True)]
     runs.append(RunValues({}, {}, {}, {}, {}))
-    ascending = sorted(runs, key=lambda run: sort_key(run, "x", descending=False))
+    ascending = sorted(runs, key=sort_key("x", descending=False))
     assert [run.params.get("x") for run in ascending][:5] == [0.5, True, 2, "a", "b"]
-    descending = sorted(runs, key=lambda run: sort_key(run, "params.x", descending=True))
+    descending = sorted(runs, key=sort_key("params.x", descending=True))
     assert [run.params.get("x") for run in descending][:5] == [2, True, 0.5, "b", "a"]
     assert parse_sort("-val_acc") == parse_sort("`val_acc` desc") == ("val_acc", True)
     assert parse_sort("lr asc") == ("lr", False)

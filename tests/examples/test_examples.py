@@ -108,6 +108,7 @@ def test_digits_example_runs_as_gang(example_home: ExampleHome, digits: Path) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_batch_example_scales_with_the_gang(example_home: ExampleHome) -> None:
     pytest.importorskip("torch")

@@ -31,14 +31,16 @@ FINAL = ("succeeded", "failed", "cancelled")
 Result = TypeVar("Result")
 
 
-def wait_until(condition: Callable[[], Result], description: str = "the condition") -> Result:
+def wait_until(
+    condition: Callable[[], Result], description: str = "the condition", *, deadline_s: float = DEADLINE_S
+) -> Result:
     """Waits until `condition` returns a true value, and returns this value.
 
     A long wait polls less often: each request takes CPU time from the processes that the test waits for."""
     started = time.monotonic()
     while not (value := condition()):
         elapsed_s = time.monotonic() - started
-        assert elapsed_s < DEADLINE_S, f"{description} was not met in time"
+        assert elapsed_s < deadline_s, f"{description} was not met in time"
         time.sleep(min(0.02 + elapsed_s / 20, 0.15))
     return value
 

@@ -172,6 +172,7 @@ def test_backup_and_restore_refuse_data_loss(
     assert "newer Hopyard" in restored_home.hop("restore", str(folder)).stderr
 
 
+@pytest.mark.slow
 def test_backup_of_another_home_is_replaced_only_with_option(
     server_home: ServerHome, restored_home: ServerHome, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_backup_of_another_home_is_replaced_only_with_option(
     restored_home.ok("backup", str(folder))
 
 
+@pytest.mark.slow
 def test_backup_keeps_files_lost_or_damaged_in_home(
     server_home: ServerHome, restored_home: ServerHome, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import sqlite3
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.faults.server_home import ServerHome, has_ended, wait_until
 
@@ -34,6 +35,7 @@ def rename_run(server_home: ServerHome, run: str, invalid_id: str) -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_runs_with_invalid_stored_ids_are_stopped_and_removed(server_home: ServerHome) -> None:
     server_home.write("waits.py", WAITS)
     full = server_home.run(server_home.run_detached("--cpus", "4", "waits.py"))

@@ -146,12 +146,13 @@ def test_run_is_requeued_when_node_cannot_start_replicas(server_home: ServerHome
             current = client.get(f"/runs/{run['id']}")
             return current["phase"] == "queued" and current["attempt"] and current
 
+        def trouble() -> Any:
+            restrict()  # likewise: a check of the node that succeeds ends the trouble
+            return client.get("/nodes")["nodes"][0]["trouble"]
+
         put_back = wait_until(put_back_run, "a failed start")
         assert put_back["attempt"]["exit"]["kind"] == "node-fault"
-        restrict()
-        assert "Too many open files" in wait_until(
-            lambda: client.get("/nodes")["nodes"][0]["trouble"], "the node out of service"
-        )
+        assert "Too many open files" in wait_until(trouble, "the node out of service")
     ended = server_home.wait_for_phase(run["name"], "succeeded")
     assert server_home.log(ended) == "hello\n"
 

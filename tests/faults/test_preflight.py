@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.private_files import remove_tree
-from tests.faults.server_home import ServerHome, wait_until
+from tests.faults.server_home import DEADLINE_S, ServerHome, wait_until
 
 NODES = "nodes:\n" + "".join(f"  - {{id: {name}, cpus: 1, memory: 1G}}\n" for name in "abcd")
 # Runs in the server: while the file exists, the other replicas look for the one on node c at a port where no
@@ -67,6 +67,7 @@ def test_unreachable_node_is_cordoned_after_two_attempts(four_nodes: ServerHome,
     node = wait_until(
         lambda: next((each for each in four_nodes.get("/nodes")["nodes"] if each["cordoned"]), None),
         "a cordoned node",
+        deadline_s=3 * DEADLINE_S,  # under load, an attempt may end because a replica has not started in time
     )
     assert node["id"] == "c", "the node that the three others cannot reach"
     assert node["cordon_reason"].startswith("preflight failed in 2 attempts within 6 hours, last `pairs`: ")

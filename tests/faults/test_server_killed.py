@@ -161,6 +161,7 @@ def test_submission_during_kill_is_stored_once_or_not_at_all(server_home: Server
     assert len(server_home.ok("ps", "--all", "--json").json) == len(commands)
 
 
+@pytest.mark.slow
 @seeded
 def test_hundred_queued_runs_end_and_start_only_once(server_home: ServerHome) -> None:
     moment, seen = seeded_random(5), server_home.root / "seen"

@@ -75,6 +75,7 @@ def main_pid(server_home: ServerHome, unit: str) -> int:
     return int(systemctl(server_home, "show", "--property=MainPID", "--value", unit).stdout or 0)
 
 
+@pytest.mark.slow
 def test_service_adopts_running_server_restarts_it_and_keeps_runs(systemd_home: ServerHome) -> None:
     server_home = systemd_home
     server_home.write(

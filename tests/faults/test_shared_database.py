@@ -83,6 +83,7 @@ def test_second_server_becomes_leader_when_leader_is_killed(
     assert (ended["attempt"]["number"], started.read_text()) == (1, "begun\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended_meanwhile", [True, False])
 def test_run_of_absent_server_ends_as_its_own_server_reports(
     two_homes: tuple[ServerHome, ServerHome, str],
@@ -123,6 +124,7 @@ def test_run_of_absent_server_ends_as_its_own_server_reports(
     assert has_ended(script.pid)
 
 
+@pytest.mark.slow
 def test_runs_of_lost_machine_end_when_its_node_is_removed(
     two_homes: tuple[ServerHome, ServerHome, str], shared_postgres: PostgreSQL, tmp_path: Path
 ) -> None:
@@ -290,6 +292,7 @@ for i in hop.loop(range(6), every=1):
 """
 
 
+@pytest.mark.slow
 def test_code_and_data_are_fetched_from_server_that_stores_them(
     two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:

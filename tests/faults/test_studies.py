@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
+
 from tests.exploration import seeded
 
 from .server_home import ServerHome, kill, seeded_random, wait_until
@@ -21,6 +23,7 @@ from .study_fixtures import (
 )
 
 
+@pytest.mark.slow
 @seeded
 def test_study_is_identical_after_any_kill(server_home: ServerHome) -> None:
     moment = seeded_random(31)

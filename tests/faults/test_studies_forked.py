@@ -49,6 +49,7 @@ def reported_steps(server_home: ServerHome, run: Any) -> list[int]:
     return [record["report"]["step"] for record in read_journal(server_home, run) if record["kind"] == "told"]
 
 
+@pytest.mark.slow
 def test_forked_study_is_bit_identical_after_kills(
     mop_home: ServerHome,
 ) -> None:
@@ -98,6 +99,7 @@ def test_forked_study_is_bit_identical_after_kills(
     assert f"the best model of {study['name']}" in mop_home.ok("info", ended["name"]).stdout
 
 
+@pytest.mark.slow
 def test_forked_study_can_be_stopped_resumed_forked_and_replayed(mop_home: ServerHome) -> None:
     mop_home.write("search.yaml", ALONE.replace("trials: 2", "trials: 3").replace("epochs: 2", "epochs: 6"))
     first = stop_study_after(mop_home, start_study(mop_home), "told", 2)

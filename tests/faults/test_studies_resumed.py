@@ -66,6 +66,7 @@ def digests_of_hops(records: list[dict[str, Any]]) -> dict[tuple[str, int, int],
     return digests_by_hop
 
 
+@pytest.mark.slow
 def test_resumed_study_is_bit_identical_to_uninterrupted_study(mop_home: ServerHome) -> None:
     mop_home.write("search.yaml", ONE_AT_A_TIME)
     uninterrupted = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
@@ -99,6 +100,7 @@ def test_resumed_study_is_bit_identical_to_uninterrupted_study(mop_home: ServerH
     assert mop_home.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit")
 
 
+@pytest.mark.slow
 def test_stopped_study_on_two_workers_is_replayed_bit_for_bit(mop_home: ServerHome) -> None:
     mop_home.write("search.yaml", MOP)
     stopped = stop_study_after(mop_home, start_study(mop_home), "hop", 9)
@@ -117,6 +119,7 @@ def test_stopped_study_on_two_workers_is_replayed_bit_for_bit(mop_home: ServerHo
     assert (best["continues"], best["done"], best["resumed"]) == (stopped["name"], True, 1)
 
 
+@pytest.mark.slow
 def test_study_cancelled_before_start_can_be_resumed(mop_home: ServerHome) -> None:
     mop_home.write("search.yaml", MOP)
     first = stop_study_after(mop_home, start_study(mop_home), "told", 4)
@@ -142,6 +145,7 @@ def test_study_cancelled_before_start_can_be_resumed(mop_home: ServerHome) -> No
     )
 
 
+@pytest.mark.slow
 def test_finished_study_accepts_more_trials_unless_grid(mop_home: ServerHome) -> None:
     mop_home.write("search.yaml", MOP)
     done = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
@@ -291,6 +295,7 @@ def test_trial_never_resumes_beyond_reported_epoch(server_home: ServerHome) -> N
     ]
 
 
+@pytest.mark.slow
 def test_trial_with_deleted_checkpoint_restarts_with_warning(server_home: ServerHome) -> None:
     """The interrupted run had saved no checkpoint, and its source checkpoint was deleted with the study."""
     go = server_home.root / "go"
@@ -353,6 +358,7 @@ def reported_steps(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return sorted((r["report"]["trial"], r["report"]["step"]) for r in records if r["kind"] == "told")
 
 
+@pytest.mark.slow
 def test_killed_workers_are_restarted_without_new_attempt(mop_home: ServerHome) -> None:
     mop_home.write("search.yaml", MOP)
     run = start_study(mop_home)
@@ -372,6 +378,7 @@ def test_killed_workers_are_restarted_without_new_attempt(mop_home: ServerHome) 
     assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
+@pytest.mark.slow
 def test_loss_of_all_workers_costs_one_attempt(mop_home: ServerHome) -> None:
     mop_home.write("search.yaml", MOP)
     run = start_study(mop_home)
@@ -392,6 +399,7 @@ def test_loss_of_all_workers_costs_one_attempt(mop_home: ServerHome) -> None:
     assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
+@pytest.mark.slow
 def test_repeated_worker_losses_fail_study_with_reason(mop_home: ServerHome) -> None:
     mop_home.write(
         "linear.py",
@@ -475,6 +483,7 @@ def test_hanging_unit_is_killed_after_driver_kill(mop_home: ServerHome) -> None:
     assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
 
 
+@pytest.mark.slow
 def test_trial_that_always_hangs_fails_alone(mop_home: ServerHome) -> None:
     mop_home.write(
         "linear.py", HANGS.replace("HOW", "True").replace("MARK", repr(str(mop_home.root / "mark")))

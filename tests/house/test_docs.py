@@ -85,6 +85,13 @@ def test_every_link_has_target(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_pictures_of_web_ui_are_small() -> None:
+    """`python scripts/screenshots.py --docs` writes them."""
+    pictures = sorted((ROOT / "docs" / "images").glob("web-*.png"))
+    assert len(pictures) == 3
+    assert [picture.name for picture in pictures if picture.stat().st_size >= 200_000] == []
+
+
 def test_every_page_that_the_code_names_exists() -> None:
     named = {
         (str(path.relative_to(ROOT)), page)

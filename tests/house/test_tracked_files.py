@@ -68,7 +68,13 @@ def test_every_dependency_has_a_reason() -> None:
 
 
 # Packages whose module has another name; None for packages that are not imported but run or loaded by name.
-IMPORTED_AS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml", "httptools": None, "uv": None}
+IMPORTED_AS = {
+    "nvidia-ml-py": "pynvml",
+    "pyyaml": "yaml",
+    "httptools": None,
+    "uv": None,
+    "markdown-it-py": "markdown_it",
+}
 
 
 def test_every_dependency_of_the_program_is_used() -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from hopyard.domain.replica import STOP_FILE, StopOrder
-from hopyard.sdk import session
+from hopyard.sdk import params, safe_points, session
 from hopyard.sdk.command_file import CommandFile
 from hopyard.sdk.params import Params
 from tests.sdk.scripts import read_events, read_points
@@ -48,6 +48,9 @@ class Attempts:
             for name, value in variables.items():
                 patch.setenv(name, str(value))
             patch.setattr(session, "_session", None)
+            patch.setattr(params, "recorder", None)  # set with the session; no later test may find it
+            # a few batches of so small a model pass between two looks for a stop request
+            patch.setattr(safe_points, "_STOP_POLL_INTERVAL_S", 0.0)
             yield folder
 
     @property

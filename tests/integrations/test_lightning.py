@@ -52,6 +52,7 @@ assert issubclass(importlib.reload(lightning).HopCallback, Callback)
 BATCHES, EPOCHS = 3, 4
 
 
+@pytest.mark.slow
 def test_pytorch_lightning_is_accepted(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PYTORCH_LIGHTNING, str(tmp_path)]
     done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=240)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.replica.exit_reasons import exit_from_status
 from hopyard.replica.failure_reason import abort_reason, failure_reason
 
 _TORCHRUN = """\
@@ -282,3 +283,12 @@ def test_rule_below_a_report_is_no_reason(tmp_path: Path) -> None:
     report = "-" * 74 + "\nmpirun was unable to find main.py\n" + "-" * 74 + "\n=====\n"
     (tmp_path / "stderr").write_text(report)
     assert failure_reason(tmp_path / "stderr", tmp_path / "stdout") == "mpirun was unable to find main.py"
+
+
+@pytest.mark.parametrize(("free_bytes", "is_named"), [(0, True), (10 << 20, True), (10 << 30, False)])
+def test_error_lost_on_a_scarce_disk_is_explained(tmp_path: Path, free_bytes: int, is_named: bool) -> None:
+    """By the time that the end is seen, another process may have made some space again."""
+    (tmp_path / "stderr").write_text("lost sys.stderr\n")
+    (tmp_path / "stdout").write_text("")
+    exit = exit_from_status(1 << 8, tmp_path / "stdout", tmp_path / "stderr", free_bytes=free_bytes)
+    assert ("no space left on the disk of" in exit.reason) is is_named

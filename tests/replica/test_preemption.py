@@ -17,7 +17,7 @@ from hopyard.domain.launch import RestorePoint
 from hopyard.domain.replica import StopOrder
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.replica import process_tree
-from hopyard.replica.exit_reasons import is_disk_full
+from hopyard.replica.exit_reasons import free_disk_bytes, is_disk_full
 from hopyard.testing.engine_contract import LOOP_SCRIPT, WAITING_SCRIPT
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
@@ -259,7 +259,8 @@ def test_script_on_full_disk_is_asked_to_save_with_correct_reason(
             await fixture.wait_for_state(
                 "a.1",
                 lambda _: (
-                    (fixture.folder("a.1") / "work" / "ballast").exists() and is_disk_full(fixture.home.root)
+                    (fixture.folder("a.1") / "work" / "ballast").exists()
+                    and is_disk_full(free_disk_bytes(fixture.home.root))
                 ),
             )
             fixture.sink.grace_s, fixture.sink.preempt_requested, fixture.sink.stop_requested = (

@@ -83,6 +83,7 @@ def test_gang_shares_its_checkpoint_continues_and_is_forked(scripts: Shell) -> N
     check_board(scripts, "gang", 0.5, 0.25)
 
 
+@pytest.mark.slow
 def test_gangs_are_the_trials_of_a_study(scripts: Shell) -> None:
     scripts.write("gang.py", DDP)
     scripts.write("study.yaml", STUDY)

@@ -76,6 +76,7 @@ def test_runs_are_resumed_forked_and_ranked(library: str, scripts: Shell, tmp_pa
     assert board("--best", "--max") == [(second["name"], 1.0, 3), (third["name"], 0.75, 0)]
 
 
+@pytest.mark.slow
 def test_study_ranks_trials_by_the_metric_of_each_library(scripts: Shell, tmp_path: Path) -> None:
     libraries = [name for name, module in MODULES.items() if importlib.util.find_spec(module)]
     space = ("-p", f"library={','.join(libraries)}", "-p", "lr=0.125,0.25,0.5,1")

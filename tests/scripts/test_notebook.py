@@ -57,6 +57,7 @@ def test_failed_cell_is_the_reason_and_resume_continues(scripts: Shell) -> None:
     assert resumed.text.splitlines()[1:] == ["1 0.1 0.81", "2 0.1 0.729", "0.729"], resumed.stderr_text
 
 
+@pytest.mark.slow
 def test_killed_kernel_is_the_reason_and_resume_executes_all_cells(scripts: Shell, tmp_path: Path) -> None:
     killed = scripts.hop("run", "-p", "fail_at=1", "-p", f"name={tmp_path}/killed", "line.ipynb")
     assert killed.code == 137 and "killed by signal 9 (SIGKILL)" in killed.stderr_text, killed.stderr_text
@@ -67,6 +68,7 @@ def test_killed_kernel_is_the_reason_and_resume_executes_all_cells(scripts: Shel
     assert _values(scripts, "last")[1] == {"loss": pytest.approx(0.729)}
 
 
+@pytest.mark.slow
 def test_study_over_notebook_ranks_its_trials(scripts: Shell) -> None:
     scripts.write("study.yaml", STUDY)
     study = scripts.hop("search", "study.yaml")

@@ -275,6 +275,7 @@ def test_invalid_searcher_is_refused_before_training() -> None:
         open_searcher("tpe", startup=0)
 
 
+@pytest.mark.slow
 def test_gaussian_process_is_loaded_before_first_trial() -> None:
     """Otherwise ended trials would wait for the imports of its first proposal. The proposals are the same."""
     code = (

@@ -38,6 +38,7 @@ from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.datasets import SqlDatasetStore
 from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
+from hopyard.stores.sql.reports import SqlReportStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.stores.sql.saved_views import SqlSavedViewStore
@@ -216,6 +217,7 @@ async def api_server(
         reservations=SqlReservationStore(database),
         usage=SqlUsageStore(database),
         saved_views=SqlSavedViewStore(database),
+        reports=SqlReportStore(database),
         audit=SqlAuditStore(database),
         changes=SqlChangeFeed(database),
         storage=SqlStorageStore(database),

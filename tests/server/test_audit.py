@@ -32,9 +32,11 @@ READS = {
     "/blobs/{digest}/verify",
     "/blobs/scrub",
     "/runs/{id}/trials",
+    "/runs/preview",
+    "/runs/compose",
 }
 DATA = {"/blobs/pack", "/blobs/{digest}"}
-OWN_MARKS = {"/runs/{id}/star"}  # that only their user sees
+OWN_MARKS = {"/runs/{id}/star", "/inbox/read"}  # that only their user sees
 LOGIN = "session.create"  # its handler records it: the user is known only after it
 
 

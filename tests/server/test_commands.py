@@ -246,6 +246,17 @@ def test_fork_begins_with_the_values_that_held_at_its_checkpoint(tmp_path: Path)
         changed = {"checkpoint": 990, "params": {"lr": 0.7}}
         fork = await api.request("POST", f"/runs/{run['id']}/fork", changed)
         assert fork["spec"]["params"] == {"lr": 0.7, "wd": 0.5}
+        files = [
+            await api.request("GET", f"/runs/{run['id']}/yaml", **query)
+            for query in ({}, {"checkpoint": 500}, {"checkpoint": 900}, {"checkpoint": 990})
+        ]
+        assert [file["values"]["params"] for file in files] == [
+            {"lr": 0.1},
+            {"lr": 0.1},
+            {"lr": 0.2},
+            {"lr": 0.3, "wd": 0.5},
+        ]
+        await api.request("GET", f"/runs/{run['id']}/yaml", checkpoint=7, status=404)
 
     run_scenario(tmp_path, scenario)
 

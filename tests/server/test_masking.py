@@ -70,6 +70,24 @@ def test_responses_show_variable_values_only_to_the_runs_user(tmp_path: Path) ->
     run_scenario(tmp_path, scenario, loops=False)
 
 
+def test_run_file_hides_values_from_a_token_that_only_reads(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob = await add_bob(api)
+        hook = f"https://hooks.example.org/{VALUE}"
+        spec = {"project": "p", "roles": [role()], "env": {"KEY": VALUE}, "on_end": [{"to": hook}]}
+        run = await api.request("POST", "/runs", {"spec": spec}, token=bob)
+        read = (await api.request("POST", "/tokens", {"name": "r", "scopes": ["read"]}, token=bob))["secret"]
+        path = f"/runs/{run['id']}/yaml"
+        own = await api.request("GET", path, token=bob)
+        assert own["file"].count(VALUE) == 2
+        for token in (read, TOKEN):
+            hidden = await api.request("GET", path, token=token)
+            assert VALUE not in json.dumps(hidden)
+            assert hidden["left_out"] == ["KEY"]
+
+    run_scenario(tmp_path, scenario, loops=False)
+
+
 def test_fork_by_another_user_names_values_not_inherited(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         bob = await add_bob(api)

@@ -32,6 +32,7 @@ BOUNDED = {
     "/runs/counts",  # the most frequent values and names
     "/runs/names",
     "/series",  # MAX_BUCKETS
+    "/reports/{report}/revisions",  # MAX_REVISIONS
 }
 
 

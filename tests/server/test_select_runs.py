@@ -25,8 +25,10 @@ class NumberedRuns:
     count: int
     reads: list[int] = field(default_factory=list)
 
-    async def query_values(self, where: RunFilter, /, *, now: datetime) -> Sequence[tuple[RunId, RunValues]]:
-        assert now == time_at(0)
+    async def query_values(
+        self, where: RunFilter, /, *, now: datetime | None
+    ) -> Sequence[tuple[RunId, RunValues]]:
+        assert now is None
         first = self.count if where.before is None else int(where.before)
         numbers = range(first - 1, max(-1, first - 1 - where.limit), -1)
         self.reads += numbers

@@ -247,7 +247,9 @@ for i in range(200):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     go_on.touch()  # they end while no server is there
+    (home.scratch / "git-1").mkdir(parents=True)  # of a request that the kill has interrupted
     with server(home) as (_, client):
+        assert not home.scratch.exists()
         expected = b"".join(b"line %d\n" % i + (b"half\n" if i == 100 else b"") for i in range(200))
         for run in runs:
             final_run = wait_final(client, run)

@@ -16,9 +16,14 @@ from tests.server.api_server import TOKEN, ApiServer, run_scenario
 
 
 @asynccontextmanager
-async def listening_port(api: ApiServer, settings: ServerSettings | None = None) -> AsyncIterator[int]:
+async def listening_port(
+    api: ApiServer, settings: ServerSettings | None = None, *, send_buffer: int | None = None
+) -> AsyncIterator[int]:
+    """send_buffer: bytes that the kernel keeps for a client that does not read."""
     end = asyncio.Event()
     with socket.socket() as result:
+        if send_buffer is not None:  # connections inherit it
+            result.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         result.bind(("127.0.0.1", 0))
         result.listen()
         result.setblocking(False)

@@ -1,9 +1,9 @@
-"""Connections to ports and consoles end with the token that opened them."""
+"""Connections to ports and consoles end with the token or the session that opened them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
@@ -25,19 +25,26 @@ def test_connections_end_with_their_token() -> None:
     stored = [_token("ann", "kept"), revoked, short]
     aborted: list[str] = []
     live = {AttemptId("r.1"), AttemptId("r.2")}
+    sessions = {"s1", "s2"}
 
     async def list_tokens(user: str) -> Sequence[Token]:
         return [token for token in stored if token.user == user]
+
+    async def live_sessions(_user: str) -> Collection[str]:
+        return sessions
 
     async def is_live(attempt: AttemptId) -> bool:
         return attempt in live
 
     async def check() -> None:
         nonlocal now
-        connections = TokenConnections(list_tokens, now=lambda: now, is_live_attempt=is_live)
+        connections = TokenConnections(
+            list_tokens, live_sessions=live_sessions, now=lambda: now, is_live_attempt=is_live
+        )
 
-        def opened(token: Token) -> AbstractContextManager[None]:
-            return connections.opened(Caller(token.user, token=token.id), lambda: aborted.append(token.id))
+        def opened(token: Token, session: str = "") -> AbstractContextManager[None]:
+            caller = Caller(token.user, token=token.id, session=session)
+            return connections.opened(caller, lambda: aborted.append(session or token.id))
 
         def opened_by_run(attempt: str) -> AbstractContextManager[None]:
             caller = Caller("run r", RunId("r"), AttemptId(attempt))
@@ -49,6 +56,12 @@ def test_connections_end_with_their_token() -> None:
             live.remove(AttemptId("r.1"))
             await connections.abort_invalid()
             assert aborted == ["r.1"]
+        aborted.clear()
+        with opened(stored[0]), opened(stored[0], "s1"), opened(stored[0], "s2"):
+            await connections.abort_invalid()
+            sessions.remove("s1")
+            await connections.abort_invalid()
+            assert aborted == ["s1"]
         aborted.clear()
         with opened(stored[0]), opened(short):
             with opened(revoked):

@@ -150,6 +150,7 @@ def test_unsupported_s3_options_are_refused(spark: Any, s3: dict[str, str]) -> N
     )
 
 
+@pytest.mark.slow
 def test_hadoop_file_systems_of_spark_are_supported(spark: Any, lake: Path) -> None:
     """Arrow cannot read viewfs:// here, since it has no libhdfs. Spark writes the files, and a worker fetches
     them through Spark."""

@@ -137,6 +137,7 @@ def test_killed_executor_costs_no_trial(spark: Any, s3: dict[str, str], tmp_path
     assert np.allclose(summary.best_state()["w"], WEIGHTS, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_stage_waiting_for_slots_is_reported(
     spark: Any, lake: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ with session(sys.argv[1], folder, **gpus) as spark:
 """
 
 
+@pytest.mark.slow
 def test_workers_on_standalone_master_see_their_assigned_gpu(standalone: str, tmp_path: Path) -> None:
     """Runs in a separate process, since a process can hold one Spark only."""
     root = Path(__file__).resolve().parents[2]

@@ -13,10 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hopyard.domain.change import Change, ChangeKind, Position, latest_of_topics, parse_cursor
+from hopyard.domain.run_query import parse_query
 from hopyard.errors import SpecError
 from hopyard.interfaces.change_feed import ChangePage
 from hopyard.tracking import event_hub
-from hopyard.tracking.event_hub import Event, EventClient, EventFilter, EventHub, Sent
+from hopyard.tracking.event_batch import EventBatch, Sent
+from hopyard.tracking.event_filter import Event, EventFilter
+from hopyard.tracking.event_hub import EventClient, EventHub
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIMEOUT_S = 60.0
@@ -92,7 +95,7 @@ async def read_items(hub: EventHub, reader: Reader, feed: ListFeed, *, count: in
     """Reads so many events, or until the client has everything; then the connection breaks."""
     client = EventClient()
     position = parse_cursor(reader.cursor) if reader.cursor else None
-    items: AsyncIterator[Sequence[Sent]] = hub.follow(client, position, EventFilter())
+    items: AsyncIterator[EventBatch] = hub.follow(client, position, EventFilter())
     read = 0
     async with asyncio.timeout(TIMEOUT_S), aclosing(items):  # type: ignore[type-var]
         async for batch in items:
@@ -102,7 +105,7 @@ async def read_items(hub: EventHub, reader: Reader, feed: ListFeed, *, count: in
                 reader.take(item, feed)
                 read += item.event is not None
             newest = (await feed.newest()).seq
-            last = batch[-1]
+            last = batch.items[-1]
             is_heartbeat = last.event is None and (count is None or not last.is_reset)
             if is_heartbeat and last.position.first == newest:
                 return
@@ -163,6 +166,108 @@ def test_no_event_is_lost_or_doubled_over_reconnects(steps: list[tuple[str, obje
             newest = feed.newest_of_topics()
             assert {key: reader.seen.get(key) for key in newest} == newest, "a change was lost"
             assert pruned or not reader.resets
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scenario())
+
+
+class CountingFeed(ListFeed):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[tuple[int, bool | None]] = []
+
+    async def read(self, after: int, /, *, limit: int, frequent: bool | None = None) -> ChangePage:
+        self.reads.append((after, frequent))
+        return await super().read(after, limit=limit, frequent=frequent)
+
+
+async def next_with_events(hub: EventHub, after: Position | None, accepts: EventFilter) -> EventBatch:
+    """Returns the first batch of a client that has events."""
+    items: AsyncIterator[EventBatch] = hub.follow(EventClient(), after, accepts)
+    async with asyncio.timeout(TIMEOUT_S), aclosing(items):  # type: ignore[type-var]
+        async for batch in items:
+            if batch.items[0].event is not None:
+                return batch
+    raise AssertionError("the events have ended")
+
+
+async def all_wait(hub: EventHub, count: int) -> None:
+    """Waits until the hub reads the log, and so many clients wait for the next event."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            waiting = [client for client in hub._clients if client._woken._waiters]  # type: ignore[attr-defined]
+            if hub._head is not None and len(waiting) == count:
+                return
+            await asyncio.sleep(0.001)
+
+
+def test_clients_with_equal_filters_share_their_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_hub, "HEARTBEAT_S", TIMEOUT_S)
+
+    async def scenario() -> None:
+        feed = ListFeed()
+        hub = EventHub(feed, load)
+        running = asyncio.create_task(hub.run())
+        filters = [
+            EventFilter(kinds=frozenset({"run"}), runs=frozenset({run}), query=None) for run in "aab" * 20
+        ]
+        reading = [asyncio.create_task(next_with_events(hub, None, accepts)) for accepts in filters]
+        await all_wait(hub, len(filters))
+        for run in "ab":
+            feed.write(run, frequent=False)
+        batches = await asyncio.gather(*reading)
+        assert len({id(batch) for batch in batches}) == 2
+        assert len({id(chunk) for batch in batches for chunk in batch.chunks()}) == 2
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scenario())
+
+
+def test_equal_queries_are_equal_filters() -> None:
+    first, again, other = (EventFilter(query=parse_query(f"label = {label}")) for label in "aab")
+    assert (first == again, hash(first) == hash(again), first == other) == (True, True, False)
+
+
+def test_clients_that_are_behind_share_pages_of_the_log() -> None:
+    async def scenario() -> None:
+        feed = CountingFeed()
+        start = await feed.newest()
+        hub = EventHub(feed, load)
+        for number in range(6):
+            feed.write(f"run {number}", frequent=False)
+        batches = await asyncio.gather(*(next_with_events(hub, start, EventFilter()) for _ in range(20)))
+        assert len({id(batch.items[0].event) for batch in batches}) == 1
+        assert feed.reads == [(start.seq, False)]
+
+    asyncio.run(scenario())
+
+
+def test_other_work_runs_between_groups_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_hub, "HEARTBEAT_S", TIMEOUT_S)
+    monkeypatch.setattr(event_hub, "_WOKEN_AT_ONCE", 4)
+
+    async def scenario() -> None:
+        feed = ListFeed()
+        hub = EventHub(feed, load)
+        running = asyncio.create_task(hub.run())
+        served: list[int] = []
+        turns = 0
+
+        async def read() -> None:
+            await next_with_events(hub, None, EventFilter())
+            served.append(turns)
+
+        reading = [asyncio.create_task(read()) for _ in range(40)]
+        await all_wait(hub, len(reading))
+        feed.write("a", frequent=False)
+        while len(served) < len(reading):
+            await asyncio.sleep(0)
+            turns += 1
+        assert max(served.count(turn) for turn in served) <= 4
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running

@@ -314,6 +314,15 @@ def test_leaderboard_ranks_logged_values_of_runs_without_summary() -> None:
     assert ranks(rank_runs(plain, summarised, metric="val_acc", results=given)) == [1]
 
 
+def test_records_are_the_runs_that_were_best_when_submitted() -> None:
+    values = [0.5, math.nan, 0.4, 0.7, 0.7, math.inf, 0.6, 0.9]
+    runs = [run(number, number, acc=value) for number, value in enumerate(values)]
+    board = rank_runs(Dataset("d", NOW, 1, None), runs, limit=2)
+    assert ([row.value for row in board.records], board.ranked, len(board.rows)) == ([0.5, 0.7, 0.9], 8, 2)
+    lower = rank_runs(Dataset("d", NOW, 1, None), runs, higher=False)
+    assert [row.value for row in lower.records] == [0.5, 0.4]
+
+
 def test_leaderboard_selects_metric_and_direction_and_breaks_ties_by_time() -> None:
     plain = Dataset("d", NOW, 1, None)
     runs = [run(1, 5, acc=0.5, loss=1.0), run(2, 4, acc=0.5), run(3, 3, acc=math.nan), run(4, 2, loss=0.5)]

@@ -66,9 +66,11 @@ def web_client(web_home: Path) -> Client:
 
 @pytest.fixture(scope="session")
 def web_runs(web_shell: Shell, web_client: Client) -> list[str]:
-    """Names of ended runs, oldest first: `baseline`, `slow` and `fast` differ in `lr`, `broken` failed."""
+    """Names of ended runs, oldest first: `baseline`, `slow` and `fast` differ in `lr`, `broken` failed.
+
+    They are all runs of the project `baselines`. Other tests add runs to other projects."""
     names = [
-        web_shell.detach("-n", label, "--tag", f"team={team}", *words)
+        web_shell.detach("-n", label, "--project", "baselines", "--tag", f"team={team}", *words)
         for label, team, words in (
             ("baseline", "vision", ("train.py",)),
             ("slow", "vision", ("-p", "lr=0.01", "train.py")),

@@ -43,3 +43,26 @@ for number in range(20000):
     print(f"line {number}")
 raise ValueError(ATTACK)
 """
+
+# logs pictures, a table and a text at three steps; `shade.py` beside it has SHADE
+SHADES = r"""
+import struct, zlib
+from pathlib import Path
+import hopyard as hop
+from shade import SHADE
+
+def png(shade):
+    part = lambda kind, data: (struct.pack(">I", len(data)) + kind + data
+                               + struct.pack(">I", zlib.crc32(kind + data)))
+    rows = b"".join(b"\0" + bytes([shade] * 16) for _ in range(16))
+    return (b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">IIBBBBB", 16, 16, 8, 0, 0, 0, 0))
+            + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b""))
+
+for step in range(3):
+    hop.log(loss=SHADE / (step + 1), epoch=step, step=step)
+    hop.log(picture=hop.Image(png(SHADE + step), caption=f"shade {SHADE + step}"), step=step)
+    hop.log(note=hop.Text("the same in all runs"), step=step)
+    rows = [[f"row {n}", n * SHADE] for n in range(30)]
+    hop.log(errors=hop.Table(rows, columns=["file", "score"]), step=step)
+Path("scores.csv").write_text("name,score\n" + "".join(f"run {n},{n}\n" for n in range(1500)))
+"""

@@ -98,8 +98,34 @@ def test_scatter_and_parallel_coordinates(visit: Visit, compared: str) -> None:
     expect(page.get_by_role("link", name="slow: lr 0.01, val_acc 0.99")).to_be_visible()
     assert visit.findings() == []
     page.get_by_role("link", name="Parallel coordinates").click()
-    expect(page.get_by_role("img", name="3 runs by lr, val_acc, train_loss")).to_be_visible()
+    chart = page.get_by_role("group", name="3 runs by lr, val_acc, train_loss")
+    chart.press("ArrowDown")
+    expect(page.get_by_text("baseline: lr 0.1, val_acc")).to_be_visible()
     assert visit.findings() == []
+
+
+def test_parallel_axes_are_brushed_and_moved(visit: Visit, compared: str) -> None:
+    page = visit.open(compared + "&tab=parallel")
+    strip = page.locator("[data-axis='params.lr']")
+    box = strip.bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"] / 2
+    page.mouse.move(x, box["y"] + box["height"] * 0.5)
+    page.mouse.down()
+    page.mouse.move(x, box["y"] + box["height"], steps=4)
+    page.mouse.up()
+    page.get_by_role("button", name="axis lr").press("ArrowRight")
+    for _ in range(2):  # the second time from the address alone
+        expect(page.get_by_text("2 of 3 runs selected")).to_be_visible()
+        expect(page.get_by_role("group", name="3 runs by val_acc, lr, train_loss")).to_be_visible()
+        page.reload()
+    page.get_by_role("button", name="axis lr").click()
+    page.get_by_label("From").fill("0.6")  # above the end: the ends change places
+    page.get_by_label("to", exact=True).fill("0.3")
+    page.get_by_role("button", name="Select", exact=True).click()
+    expect(page.get_by_text("1 of 3 runs selected")).to_be_visible()
+    page.get_by_role("button", name="Compare only these").click()
+    expect(page.get_by_role("heading", name="Compare 1 run")).to_be_visible()
 
 
 def test_page_without_runs_leads_to_the_table(visit: Visit) -> None:

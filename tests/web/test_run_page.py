@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import tarfile
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from hopyard.api_client.client import Client
 from tests.cli.shell import Shell
@@ -118,19 +120,40 @@ def test_log_is_read_as_a_terminal_shows_it(visit: Visit, hostile_run: str) -> N
     expect(page.get_by_role("log").get_by_text("Traceback (most recent call last)")).to_be_visible()
 
 
+def test_all_of_a_long_log_is_shown_and_searched(visit: Visit, web_shell: Shell) -> None:
+    """It is longer than what the view of all ranks reads, and has three pages."""
+    web_shell.write("long.py", "for line in range(250_000): print('line of text', line)\n")
+    name = web_shell.detach("-n", "long", "long.py")
+    web_shell.hop("logs", "--follow", name)
+    page = open_tab(visit, name, "log")
+    lines = page.get_by_role("log")
+    expect(lines.get_by_text("line of text 249999")).to_be_visible()
+    expect(page.get_by_label("stream")).to_have_value("1.0.stdout")
+    page.get_by_role("searchbox", name="search the log").fill("text 77")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").filter(has_text="1 of")).to_be_visible()
+    expect(lines.get_by_text("line of text 77", exact=True)).to_be_visible()
+
+
 def test_run_is_forked_edited_and_deleted(visit: Visit, web_client: Client, web_runs: list[str]) -> None:
-    page = open_tab(visit, web_runs[0], "checkpoints")
-    expect(page.get_by_role("cell").first).to_be_visible()
+    page = open_tab(visit, web_runs[1], "checkpoints")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="download the checkpoint").first.click()
+    with tarfile.open(download.value.path()) as archive:
+        assert any(name.endswith("/hopyard.json") for name in archive.getnames())
     page.get_by_role("button", name="Fork", exact=True).click()
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("lr").fill("0.25")
-    dialog.get_by_label("Name").fill("forked")
-    dialog.get_by_role("button", name="Start the fork").click()
+    page.wait_for_url("**/new?from=*")
+    expect(page.get_by_text(f"A fork of {web_runs[1]}")).to_be_visible()
+    page.get_by_label("value of lr").fill("0.25")
+    page.get_by_label("Name", exact=True).fill("forked")
+    page.get_by_role("button", name="Start the run").click()
     expect(page.get_by_role("heading", name="forked")).to_be_visible()
-    expect(page.get_by_role("link", name=web_runs[0])).to_be_visible()
+    expect(page.get_by_role("link", name=web_runs[1])).to_be_visible()
     expect(page.get_by_text("succeeded", exact=True)).to_be_visible()
-    name = page.url.partition("/runs/")[2]
-    assert web_client.resolve_run(ref=name)["params"]["lr"] == 0.25
+    name = page.url.partition("/runs/")[2].partition("?")[0]
+    page.get_by_role("link", name="Overview").click()
+    fork = web_client.resolve_run(ref=name)
+    assert (fork["params"]["lr"], fork["spec"]["resume"]) == (0.25, None)  # from the beginning
 
     page.get_by_role("button", name="more actions").click()
     page.get_by_role("menuitem", name="Edit name").click()
@@ -156,6 +179,12 @@ def test_page_survives_an_absent_server(visit: Visit, live_run: str) -> None:
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
+def test_curves_scroll_in_the_page_and_not_the_window(open_visit: OpenVisit, web_runs: list[str]) -> None:
+    page = open_tab(open_visit(size=NARROW), web_runs[0], "curves")
+    expect(page.get_by_role("button", name="Add panel")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), "two scroll bars"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_run_page_is_accessible(axe: None, open_visit: OpenVisit, hostile_run: str, theme: str) -> None:
     visit = open_visit(size=NARROW, theme=theme)
@@ -165,3 +194,70 @@ def test_run_page_is_accessible(axe: None, open_visit: OpenVisit, hostile_run: s
         assert visit.findings() == [], tab
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= NARROW[0], f"{tab} is {width} pixels wide"
+
+
+def press_until(page: Page, focused: Locator) -> None:
+    """Presses Tab until the element has the focus. Raises AssertionError if 40 steps do not reach it."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if focused.evaluate("element => element === document.activeElement"):
+            return
+    raise AssertionError(f"Tab does not reach {focused}")
+
+
+def test_run_is_found_stopped_and_left_without_a_mouse(visit: Visit, live_run: str) -> None:
+    page = visit.open("/runs?filter=project+%3D+mnist")
+    keys, main = page.keyboard, page.locator("main")
+    row = page.get_by_role("row").filter(has_text=live_run)
+    row.wait_for()
+    keys.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    keys.press("Enter")
+    expect(main).to_be_focused()
+    keys.press("/")
+    expect(page.get_by_label("filter", exact=True)).to_be_focused()
+    keys.press("Escape")
+    expect(main).to_be_focused()
+    press_until(page, page.get_by_role("grid"))
+    keys.press("Home")
+    keys.press("Enter")
+    page.wait_for_url("**/runs/*")
+    expect(main).to_be_focused()  # what had the focus is gone with the table
+    keys.press("Control+k")
+    page.get_by_placeholder("Type the name").wait_for()
+    keys.type(live_run)
+    page.get_by_role("option", name=live_run).wait_for()
+    keys.press("Enter")
+    stop, dialog = page.get_by_role("button", name="Stop", exact=True), page.get_by_role("dialog")
+    stop.wait_for()
+    expect(dialog).to_be_hidden()
+    press_until(page, stop)
+    keys.press("Enter")
+    dialog.get_by_role("button", name="Stop the run").wait_for()
+    keys.press("Escape")
+    expect(stop).to_be_focused()
+    keys.press("Enter")
+    press_until(page, dialog.get_by_role("button", name="Stop the run"))
+    keys.press("Enter")
+    expect(page.get_by_text("cancelled", exact=True)).to_be_visible()
+    expect(main).to_be_focused()  # its button is gone
+    for sequence, place in (("gn", "new"), ("gp", "reports"), ("g,", "settings")):
+        for key in sequence:
+            keys.press(key)
+        page.wait_for_url(f"**/{place}")
+
+
+def test_failure_links_to_the_line_of_the_code(visit: Visit, web_runs: list[str]) -> None:
+    page = open_tab(visit, web_runs[3], "log")
+    page.get_by_role("log").get_by_role("link", name="fail.py").click()
+    code = page.get_by_role("region", name="text of fail.py")
+    expect(code.get_by_role("link", name="line 1", exact=True)).to_have_attribute("aria-current", "location")
+    page = open_tab(visit, web_runs[3], "files&files=code&file=train.py&line=6")
+    expect(code).to_have_count(0)
+    page.get_by_role("link", name="line 3", exact=True).click()
+    expect(page).to_have_url(re.compile("line=3$"))
+    marked = page.get_by_role("region", name="text of train.py").locator("[aria-current]")
+    expect(marked).to_have_text("3")
+    page = open_tab(visit, web_runs[3], "overview")
+    page.get_by_label("how it ended").get_by_role("link", name="fail.py, line 1").click()
+    expect(code).to_contain_text("raise RuntimeError")

@@ -31,8 +31,8 @@ def filter_by(page: Page, text: str) -> None:
 def test_words_and_queries_filter_and_the_address_keeps_them(visit: Visit, web_runs: list[str]) -> None:
     visit.allow("status of 400")
     page = visit.open("/runs")
-    expect(page.get_by_role("link", name="baseline")).to_be_visible()
-    filter_by(page, "val_acc > 0.95 and tags.team = vision")
+    expect(page.get_by_role("link", name=re.compile("^baseline"))).to_be_visible()
+    filter_by(page, "val_acc > 0.95 and project = baselines and tags.team = vision")
     expect(rows(page).locator("a")).to_have_text([re.compile("^slow")])
     page.reload()
     expect(rows(page).locator("a")).to_have_text([re.compile("^slow")])
@@ -45,7 +45,9 @@ def test_words_and_queries_filter_and_the_address_keeps_them(visit: Visit, web_r
 
 
 def test_head_sorts_group_counts_and_columns_are_chosen(visit: Visit, web_runs: list[str]) -> None:
-    page = visit.open("/runs?filter=val_acc+%3E+0&column=name&column=metrics.val_acc&column=tags.team")
+    page = visit.open(
+        "/runs?filter=val_acc+%3E+0+and+project+%3D+baselines&column=name&column=metrics.val_acc&column=tags.team"
+    )
     page.get_by_role("button", name="val_acc").click()
     expect(page.get_by_role("columnheader", name="val_acc")).to_have_attribute("aria-sort", "descending")
     expect(rows(page).locator("a")).to_have_text([re.compile(name) for name in ("slow", "baseline", "fast")])
@@ -59,7 +61,7 @@ def test_head_sorts_group_counts_and_columns_are_chosen(visit: Visit, web_runs: 
 
 
 def test_keyboard_selects_and_compares_and_opens(visit: Visit, web_runs: list[str]) -> None:
-    page = visit.open("/runs?filter=val_acc+%3E+0")
+    page = visit.open("/runs?filter=val_acc+%3E+0+and+project+%3D+baselines")
     expect(rows(page)).to_have_count(3)
     for key in ("j", "x", "j", "Shift+ArrowDown"):
         page.keyboard.press(key)
@@ -74,7 +76,7 @@ def test_keyboard_selects_and_compares_and_opens(visit: Visit, web_runs: list[st
     page.keyboard.press("Escape")
     page.keyboard.press("Control+k")
     page.get_by_placeholder("Type the name").fill("baseline")
-    expect(page.get_by_role("option", name="baseline")).to_be_visible()
+    expect(page.get_by_role("option", name=re.compile("^baseline"))).to_be_visible()
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("/runs/[0-9a-z]{20}"))
 
@@ -123,14 +125,37 @@ def test_live_run_appears_and_is_stopped(visit: Visit, web_shell: Shell) -> None
     expect(rows(page)).to_contain_text([re.compile("failed|cancelled")])
 
 
-def test_view_is_kept_as_a_tab(visit: Visit, web_runs: list[str]) -> None:
-    page = visit.open("/runs?filter=val_acc+%3E+0.95")
+def test_view_is_kept_as_a_tab_and_a_lost_change_is_a_choice(
+    visit: Visit, web_client: Client, web_runs: list[str]
+) -> None:
+    page = visit.open("/runs?filter=val_acc+%3E+0.95+and+project+%3D+baselines")
     page.get_by_role("button", name="Save view").click()
     page.get_by_label("Name of the view").fill("good")
     page.get_by_role("button", name="Save", exact=True).click()
     visit.open("/runs")
     page.get_by_role("button", name="good", exact=True).click()
     expect(rows(page)).to_have_count(1)
+
+    # another browser changes it
+    theirs = {"page": "runs", "search": "filter=project+%3D+none"}
+    web_client.put_view("good", {"view": theirs, "shared": True})
+    page.get_by_role("button", name="change the view good").click()
+    dialog = page.get_by_role("dialog")
+    visit.allow("status of 40[49]")
+    dialog.get_by_role("checkbox").check()
+    dialog.get_by_role("button", name="Save", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("changed this view meanwhile")
+    assert web_client.get_view("good")["view"] == theirs
+    dialog.get_by_role("button", name="Load theirs").click()
+    expect(page).to_have_url(re.compile("project.*none"))
+    web_client.delete_view("good")
+    page.get_by_role("button", name="change the view good").click()
+    dialog.get_by_role("checkbox").uncheck()
+    dialog.get_by_role("button", name="Save", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("removed this view meanwhile")
+    dialog.get_by_role("button", name="Keep mine").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert web_client.get_view("good")["shared"] is False
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -139,9 +164,19 @@ def test_table_is_accessible(open_visit: OpenVisit, web_runs: list[str], theme: 
     for size in (WIDE, NARROW):
         visit = open_visit(size=size, theme=theme)
         page = visit.open("/runs")
-        expect(page.get_by_role("link", name="baseline")).to_be_visible()
+        expect(page.get_by_role("link", name=re.compile("^baseline"))).to_be_visible()
         assert visit.findings() == []
         page.get_by_role("checkbox").first.click()
         page.get_by_role("button", name="Delete").click()
         page.get_by_role("dialog").wait_for()
         assert visit.findings() == []
+
+
+def test_empty_table_leads_to_a_new_run(visit: Visit) -> None:
+    visit.page.route(
+        re.compile(r"/api/v1/runs\?"), lambda route: route.fulfill(json={"runs": [], "next": None})
+    )
+    page = visit.open("/runs")
+    expect(page.get_by_text("No runs yet")).to_be_visible()
+    page.get_by_role("link", name="new run", exact=True).click()
+    expect(page.get_by_role("heading", name="New run")).to_be_visible()

@@ -22,6 +22,11 @@ class Client(HttpClient):
         reply: api.BatchOut = self.call("POST", "/runs/batch", json_body=body)
         return reply
 
+    def compose_run(self, body: api.ComposeIn) -> api.ComposeOut:
+        """Make the spec of a run from a `hop.yaml` and uploaded code, as `hop run FILE.yaml` makes it."""
+        reply: api.ComposeOut = self.call("POST", "/runs/compose", json_body=body)
+        return reply
+
     def continue_run(
         self, run: str, body: api.ContinueIn | None = None, *, plan: int | None = None
     ) -> api.RunOut:
@@ -49,6 +54,11 @@ class Client(HttpClient):
     def create_offline_run(self, body: api.OfflineIn) -> api.RunOut:
         """Record a run that ended without a server."""
         reply: api.RunOut = self.call("POST", "/runs/offline", json_body=body)
+        return reply
+
+    def create_report(self, body: api.NewReport | None = None) -> api.ReportOut:
+        """Create a report."""
+        reply: api.ReportOut = self.call("POST", "/reports", json_body=body or {}, send_once=True)
         return reply
 
     def create_reservation(self, body: api.ReservationIn, *, dry_run: int | None = None) -> api.GrantedOut:
@@ -109,6 +119,10 @@ class Client(HttpClient):
         reply: api.RemovedNodeOut = self.call("DELETE", f"/nodes/{node}", query={"force": force})
         return reply
 
+    def delete_report(self, report: str) -> None:
+        """Remove a report with its earlier revisions."""
+        self.call("DELETE", f"/reports/{report}")
+
     def delete_reservation(self, reservation: str) -> api.ReservationOut:
         """Cancel a reservation."""
         reply: api.ReservationOut = self.call("DELETE", f"/reservations/{reservation}")
@@ -130,9 +144,15 @@ class Client(HttpClient):
         """Remove a secret of the caller."""
         self.call("DELETE", f"/secrets/{secret}")
 
-    def delete_session(self) -> None:
-        """Log the browser out: end its session."""
-        self.call("DELETE", "/session")
+    def delete_session(self, session: str) -> api.SessionEntryOut:
+        """End a session of the caller."""
+        reply: api.SessionEntryOut = self.call("DELETE", f"/sessions/{session}")
+        return reply
+
+    def delete_sessions(self) -> api.EndedSessionsOut:
+        """End all sessions of the caller except that of the request."""
+        reply: api.EndedSessionsOut = self.call("DELETE", "/sessions")
+        return reply
 
     def delete_token(self, token: str) -> api.TokenOut:
         """Revoke a token."""
@@ -144,13 +164,18 @@ class Client(HttpClient):
         reply: api.RemovedUserOut = self.call("DELETE", f"/users/{user}", query={"stop_runs": stop_runs})
         return reply
 
-    def delete_view(self, view: str) -> None:
+    def delete_view(self, view: str, *, revision: int | None = None) -> None:
         """Remove a view of the caller."""
-        self.call("DELETE", f"/views/{view}")
+        self.call("DELETE", f"/views/{view}", query={"revision": revision})
 
     def drain_node(self, node: str, body: api.DrainIn | None = None) -> api.DrainOut:
         """Cordon a node, and preempt its runs, which save a checkpoint and resume on other nodes."""
         reply: api.DrainOut = self.call("POST", f"/nodes/{node}/drain", json_body=body or {})
+        return reply
+
+    def fetch_git_code(self, body: api.GitCodeIn) -> api.GitCodeOut:
+        """Fetch the files of a git repository as the code of a run."""
+        reply: api.GitCodeOut = self.call("POST", "/code/git", json_body=body)
         return reply
 
     def find_missing_blobs(self, body: api.MissingIn) -> api.MissingOut:
@@ -186,6 +211,11 @@ class Client(HttpClient):
         )
         return reply
 
+    def get_dataset_deletion(self, dataset: str, *, version: int | None = None) -> api.DeletedOut:
+        """Return what the deletion of a version, or of the dataset with all its versions, would do."""
+        reply: api.DeletedOut = self.call("GET", f"/datasets/{dataset}/deletion", query={"version": version})
+        return reply
+
     def get_dataset_version(self, dataset: str, version: str | int) -> api.DatasetVersion:
         """Get one version."""
         reply: api.DatasetVersion = self.call("GET", f"/datasets/{dataset}/versions/{version}")
@@ -217,7 +247,8 @@ class Client(HttpClient):
         return reply
 
     def get_queue(self, queue: str) -> api.QueueOut:
-        """Get a queue with its users in scheduling order, and its reservations."""
+        """Get a queue with its users in scheduling order, its reservations, and why another queue gets
+        more."""
         reply: api.QueueOut = self.call("GET", f"/queues/{queue}")
         return reply
 
@@ -231,6 +262,21 @@ class Client(HttpClient):
         """Return that the server can serve requests: 503 with the reason while its database does not
         respond."""
         reply: api.ReadyOut = self.call("GET", "/ready")
+        return reply
+
+    def get_report(self, report: str) -> api.ReportOut:
+        """Get a report of the caller, or one that other users may read."""
+        reply: api.ReportOut = self.call("GET", f"/reports/{report}")
+        return reply
+
+    def get_report_revision(self, report: str, number: str) -> api.ReportOut:
+        """Get a report as it was at a revision."""
+        reply: api.ReportOut = self.call("GET", f"/reports/{report}/revisions/{number}")
+        return reply
+
+    def get_report_revisions(self, report: str) -> api.RevisionsOut:
+        """List the revisions of a report: the current one, and at most 50 earlier ones."""
+        reply: api.RevisionsOut = self.call("GET", f"/reports/{report}/revisions")
         return reply
 
     def get_reservation(self, reservation: str) -> api.ReservationOut:
@@ -258,6 +304,17 @@ class Client(HttpClient):
         reply: api.CommandsOut = self.call("GET", f"/runs/{run}/commands")
         return reply
 
+    def get_run_study(self, run: str) -> api.StudyOut:
+        """Get the state of a study: counts of its trials, its best trial, its best value over time, and the
+        importance of its parameters (PED-ANOVA)."""
+        reply: api.StudyOut = self.call("GET", f"/runs/{run}/study")
+        return reply
+
+    def get_run_study_trial(self, run: str, trial: str) -> api.TrialOut:
+        """Get a trial of a study with its curve, and the params that its state was trained with."""
+        reply: api.TrialOut = self.call("GET", f"/runs/{run}/study/trials/{trial}")
+        return reply
+
     def get_run_system(self, run: str, *, max_points: int | None = None) -> api.SystemOut:
         """Read the resource usage of the run's processes: CPU, memory, GPUs."""
         reply: api.SystemOut = self.call("GET", f"/runs/{run}/system", query={"max_points": max_points})
@@ -267,6 +324,11 @@ class Client(HttpClient):
         """Explain why a run waits, what blocks it, when it is expected to start, and which changes would let
         it start sooner."""
         reply: api.WhyOut = self.call("GET", f"/runs/{run}/why")
+        return reply
+
+    def get_run_yaml(self, run: str, *, checkpoint: int | None = None) -> api.RunFileOut:
+        """Return a run as a `hop.yaml`: its command, resources, data, parameters and settings."""
+        reply: api.RunFileOut = self.call("GET", f"/runs/{run}/yaml", query={"checkpoint": checkpoint})
         return reply
 
     def get_runs_counts(
@@ -434,6 +496,12 @@ class Client(HttpClient):
         reply: api.ViewOut = self.call("GET", f"/views/{view}", query={"user": user})
         return reply
 
+    def iterate_allocations(
+        self, *, max_rows: int | None = None, node: str | None = None
+    ) -> Iterator[api.AllocationOut]:
+        """List what runs hold on the nodes now, with the newest measured values of their GPUs."""
+        return self.iterate_pages("/allocations", "allocations", max_rows=max_rows, node=node)
+
     def iterate_audit(
         self,
         *,
@@ -460,6 +528,30 @@ class Client(HttpClient):
             until=until,
         )
 
+    def iterate_calendar(
+        self, *, max_rows: int | None = None, since: str | None = None, until: str | None = None
+    ) -> Iterator[api.OccurrenceOut]:
+        """List the occurrences of reservations in a time range."""
+        return self.iterate_pages("/calendar", "occurrences", max_rows=max_rows, since=since, until=until)
+
+    def iterate_dataset_version_files(
+        self,
+        dataset: str,
+        version: str | int,
+        *,
+        max_rows: int | None = None,
+        folder: str | None = None,
+        contains: str | None = None,
+    ) -> Iterator[api.DatasetEntryOut]:
+        """List a folder of a version: its files, its links, and its folders with their sizes."""
+        return self.iterate_pages(
+            f"/datasets/{dataset}/versions/{version}/files",
+            "entries",
+            max_rows=max_rows,
+            folder=folder,
+            contains=contains,
+        )
+
     def iterate_dataset_versions(
         self, dataset: str, *, max_rows: int | None = None
     ) -> Iterator[api.DatasetVersion]:
@@ -471,6 +563,18 @@ class Client(HttpClient):
     def iterate_datasets(self, *, max_rows: int | None = None) -> Iterator[api.Dataset]:
         """List datasets with their newest versions."""
         return self.iterate_pages("/datasets", "datasets", max_rows=max_rows)
+
+    def iterate_inbox(
+        self, *, max_rows: int | None = None, user: str | None = None
+    ) -> Iterator[api.InboxEntryOut]:
+        """List the alerts of a user's runs and the ends of these runs, newest first."""
+        return self.iterate_pages("/inbox", "entries", cursor_key="before", max_rows=max_rows, user=user)
+
+    def iterate_reports(
+        self, *, max_rows: int | None = None, user: str | None = None, search: str | None = None
+    ) -> Iterator[api.ReportSummaryOut]:
+        """List the reports that the caller may read, the last changed first, without their blocks."""
+        return self.iterate_pages("/reports", "reports", max_rows=max_rows, user=user, search=search)
 
     def iterate_reservations(self, *, max_rows: int | None = None) -> Iterator[api.ReservationOut]:
         """List the reservations by start, including past reservations."""
@@ -521,6 +625,21 @@ class Client(HttpClient):
         """List the streams of a run, of all attempts and ranks."""
         return self.iterate_pages(f"/runs/{run}/streams", "streams", max_rows=max_rows)
 
+    def iterate_run_study_trials(
+        self, run: str, *, max_rows: int | None = None, after: int | None = None, since: int | None = None
+    ) -> Iterator[api.TrialOut]:
+        """List the trials of a study, in the order of their first proposals."""
+        return self.iterate_pages(
+            f"/runs/{run}/study/trials", "trials", max_rows=max_rows, begin=after, since=since
+        )
+
+    def iterate_run_study_units(
+        self, run: str, *, max_rows: int | None = None, after: int | None = None
+    ) -> Iterator[api.UnitOut]:
+        """List the units of work of a study with `parallel: mop`: training and evaluation of trials on
+        partitions, for a Gantt chart."""
+        return self.iterate_pages(f"/runs/{run}/study/units", "units", max_rows=max_rows, begin=after)
+
     def iterate_runs(
         self,
         *,
@@ -566,6 +685,24 @@ class Client(HttpClient):
             sort=sort,
         )
 
+    def iterate_sessions(self, *, max_rows: int | None = None) -> Iterator[api.SessionEntryOut]:
+        """List the caller's sessions of browsers, those of all tokens."""
+        return self.iterate_pages("/sessions", "sessions", max_rows=max_rows)
+
+    def iterate_timeline(
+        self,
+        *,
+        max_rows: int | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        node: str | None = None,
+        queue: str | None = None,
+    ) -> Iterator[api.SpanOut]:
+        """List what ran and runs in a time range, and what is promised in it."""
+        return self.iterate_pages(
+            "/timeline", "spans", max_rows=max_rows, since=since, until=until, node=node, queue=queue
+        )
+
     def iterate_tokens(
         self, *, max_rows: int | None = None, user: str | None = None, everybody: int | None = None
     ) -> Iterator[api.TokenOut]:
@@ -592,9 +729,29 @@ class Client(HttpClient):
         reply: api.LocateOut = self.call("POST", "/blobs/locate", json_body=body)
         return reply
 
+    def preview_run(self, body: api.PreviewIn) -> api.PreviewOut:
+        """Predict when a run would start, without submitting it."""
+        reply: api.PreviewOut = self.call("POST", "/runs/preview", json_body=body)
+        return reply
+
+    def put_dataset_description(self, dataset: str, body: api.DescriptionIn) -> api.Dataset:
+        """Set the description of a dataset."""
+        reply: api.Dataset = self.call("PUT", f"/datasets/{dataset}/description", json_body=body)
+        return reply
+
+    def put_inbox_read(self, body: api.InboxMarkIn) -> api.InboxMarkOut:
+        """Mark the entries of the caller's inbox until a time as read."""
+        reply: api.InboxMarkOut = self.call("PUT", "/inbox/read", json_body=body)
+        return reply
+
     def put_queues(self, body: api.TreeIn, *, dry_run: int | None = None) -> api.ApplyOut:
         """Replace the tree of queues, completely or not at all."""
         reply: api.ApplyOut = self.call("PUT", "/queues", json_body=body, query={"dry_run": dry_run})
+        return reply
+
+    def put_report(self, report: str, body: api.ReportIn) -> api.ReportOut:
+        """Store new content of a report in place of a revision."""
+        reply: api.ReportOut = self.call("PUT", f"/reports/{report}", json_body=body)
         return reply
 
     def put_run_star(self, run: str) -> None:

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
+from typing import Protocol
 
 STREAM_BYTES = 64 * 1024  # read ahead of a connection
 _CLOSING_S = 60.0
 
 
-async def relay(
-    client: tuple[StreamReader, StreamWriter], port: tuple[StreamReader, StreamWriter], *, idle_s: float
-) -> None:
+class ByteReader(Protocol):
+    """What a relay uses of a `StreamReader`."""
+
+    async def read(self, n: int, /) -> bytes: ...
+
+
+class ByteWriter(Protocol):
+    """What a relay uses of a `StreamWriter`."""
+
+    @property
+    def transport(self) -> asyncio.WriteTransport: ...
+
+    def write(self, data: bytes, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def can_write_eof(self) -> bool: ...
+
+    def write_eof(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Stream = tuple[ByteReader, ByteWriter]
+
+
+async def relay(client: Stream, port: Stream, *, idle_s: float) -> None:
     """Copies bytes in both directions until both have ended, one connection breaks, or nothing arrives for
     `idle_s` seconds. Closes both connections. A client has a minute left when the script has closed its
     connection."""
     loop = asyncio.get_running_loop()
     span_s = idle_s
 
-    async def copy(reader: StreamReader, writer: StreamWriter) -> None:
+    async def copy(reader: ByteReader, writer: ByteWriter) -> None:
         nonlocal span_s
         try:
             while data := await reader.read(STREAM_BYTES):

@@ -20,6 +20,7 @@ Closeness = Literal["balanced", "near", "same", "spread"]
 CommandKind = Literal["pause", "resume", "set"]
 CommandState = Literal["applied", "pending", "refused"]
 ConsoleKind = Literal["exec", "repl", "terminal"]
+EntryKind = Literal["file", "folder", "link"]
 ExitKind = Literal[
     "exit-code",
     "lost",
@@ -45,6 +46,7 @@ Parallel = Literal["mop", "trials"]
 ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "notebook", "sdk"]
 Period = Literal["day", "month", "week"]
 Preflight = Literal["full", "node", "off", "pairs"]
+ReportAccess = Literal["private", "read", "write"]
 RestartMode = Literal["always", "never", "on-failure"]
 RunEventKind = Literal[
     "alert",
@@ -67,6 +69,8 @@ RunEventKind = Literal[
 RunNetwork = Literal["default", "none"]
 RunPhase = Literal["cancelled", "failed", "paused", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]
+StartKind = Literal["later", "never", "now", "unknown"]
+TrialPhase = Literal["completed", "failed", "paused", "stopped", "training"]
 ValueSource = Literal["best", "last", "summary"]
 
 
@@ -81,6 +85,36 @@ class AlertOut(TypedDict):
 
     run: str
     targets: list[str]
+
+
+class AllocationOut(TypedDict):
+    """What one run holds on one node. ranks: of its replicas there. stopping: it was asked to stop.
+    cpu_percent (of one core), used_memory_bytes: measured, all ranks on the node together; null without a
+    sample."""
+
+    cpu_milli: int
+    cpu_percent: float | None
+    extras: dict[str, int]
+    gpus: list[HeldGpuOut]
+    memory_bytes: int
+    name: str
+    node: str
+    placed_at: str
+    preemptible: bool
+    queue: str
+    ranks: list[int]
+    run: str
+    started_at: str | None
+    stopping: bool
+    used_memory_bytes: int | None
+    user: str
+
+
+class AllocationsOut(TypedDict):
+    """By node, then by the ID of the run. next: `after` of the next page; null at the end."""
+
+    allocations: list[AllocationOut]
+    next: str | None
 
 
 class ApplyOut(TypedDict):
@@ -208,6 +242,15 @@ class BeginningIn(TypedDict):
     visited: NotRequired[Sequence[int]]
 
 
+class BestTrialOut(TypedDict):
+    """step: the epoch (or step) of its best value. params: those that it was trained with up to then."""
+
+    params: dict[str, str | int | float | bool | None]
+    step: int
+    trial: str
+    value: float
+
+
 class BlobsOut(TypedDict):
     bytes: int
     count: int
@@ -224,11 +267,22 @@ class BlockerOut(TypedDict):
 
 
 class BoardOut(TypedDict):
-    """metric: "" while no run has a result."""
+    """metric: "" while no run has a result. ranked: the number of runs with a result, of which `rows` has
+    the best `limit`. records: the runs that were the best ones when they were submitted, oldest first;
+    the newest thousand of them."""
 
     higher_is_better: bool
     metric: str
+    ranked: int
+    records: list[RecordOut]
     rows: list[RowOut]
+
+
+class CalendarOut(TypedDict):
+    """By start, then by name. next: `after` of the next page; null at the end."""
+
+    next: str | None
+    occurrences: list[OccurrenceOut]
 
 
 class CardsOut(TypedDict):
@@ -349,6 +403,47 @@ class CommandsOut(TypedDict):
     commands: list[CommandOut]
 
 
+class ComposeIn(TypedDict):
+    """file: the text of a `hop.yaml`, or its values as JSON. A file with the key `space` is a search file
+    and makes a study. code: the manifest of the uploaded code; null for a run without files. git: its git
+    state. source: an earlier run; the run gets its environment, unless the file names requirements, an
+    image or an interpreter."""
+
+    code: NotRequired[str | None]
+    file: str
+    git: NotRequired[GitIn | None]
+    source: NotRequired[str | None]
+
+
+class ComposeOut(TypedDict):
+    """spec: of `POST /runs` and `POST /runs/preview`; null with a problem. values, file: the `hop.yaml`
+    in its usual form. notices: sentences for the user. study: of a search file."""
+
+    file: NotRequired[str]
+    notices: NotRequired[list[str]]
+    problem: NotRequired[FileProblemOut | None]
+    spec: NotRequired[JsonObject | None]
+    study: NotRequired[ComposedStudyOut | None]
+    values: NotRequired[JsonObject | None]
+
+
+class ComposedStudyOut(TypedDict):
+    """What the study would do. trials: at most; null if the searcher knows the number. concurrent: trials
+    at a time. budget: the largest of a trial; null without one. first_trials: those that the searcher
+    proposes first; empty for a searcher of the user's code, and of a package such as Optuna."""
+
+    budget: int | None
+    budget_unit: str
+    concurrent: int
+    first_trials: list[TrialProposalOut]
+    goal: str
+    metric: str
+    name: str
+    parallel: str
+    searcher: str
+    trials: int | None
+
+
 class ConditionIn(TypedDict):
     """The parameter exists only where `parameter` exists and has one of these values."""
 
@@ -424,6 +519,21 @@ class CurveOut(TypedDict):
     x_last: NotRequired[list[float]]
 
 
+class CurvesBlock(TypedDict):
+    """A chart for each metric, with a curve for each run. smoothing: the weight of earlier values. group:
+    a column; the curves of runs with an equal value become their mean and range."""
+
+    group: NotRequired[str]
+    log_x: NotRequired[bool]
+    log_y: NotRequired[bool]
+    metrics: NotRequired[list[str]]
+    runs: NotRequired[list[str]]
+    smoothing: NotRequired[float]
+    title: NotRequired[str]
+    type: Literal["curves"]
+    x: NotRequired[str]
+
+
 class CurvesOut(TypedDict):
     """buckets: the maximum per series that was used. cursor: `since` of the next request."""
 
@@ -434,12 +544,40 @@ class CurvesOut(TypedDict):
 
 
 class Dataset(TypedDict):
+    """runs: the number of runs that use it, trials included; only the API counts them. description:
+    Markdown. description_revision: counts the changes of the description; 0 for one that was never
+    set."""
+
     created_at: str
+    description: NotRequired[str]
+    description_revision: NotRequired[int]
     higher_is_better: NotRequired[bool | None]
     metric: NotRequired[str]
     name: str
     newest: DatasetVersion | None
+    runs: NotRequired[int]
     versions: int
+
+
+class DatasetEntryOut(TypedDict):
+    """A file, a folder or a link of a version. path: relative to the version. size_bytes, files: of a
+    folder, of all that is below it. target: of a link, relative to its folder."""
+
+    files: int
+    kind: EntryKind
+    path: str
+    size_bytes: int
+    target: str
+
+
+class DatasetFilesOut(TypedDict):
+    """By path. is_encoded: whether paths are percent-encoded, which only trees that a run wrote can be.
+    next: `after` of the next page; null at the end."""
+
+    entries: list[DatasetEntryOut]
+    is_encoded: bool
+    next: str | None
+    version: int
 
 
 class DatasetRef(TypedDict):
@@ -462,12 +600,14 @@ class DatasetRefIn(TypedDict):
 
 class DatasetVersion(TypedDict):
     """One version. `number` counts from 1. A run that names no version gets the newest one. damaged: the
-    part that was found damaged or missing; listings do not check it."""
+    part that was found damaged or missing; listings do not check it. derived_from: the version that the
+    data was made from, as `NAME:VERSION`; "" if the push named none."""
 
     created_at: str
     created_by: str
     damaged: NotRequired[str]
     dataset: str
+    derived_from: NotRequired[str]
     files: int
     manifest: str
     message: NotRequired[str]
@@ -483,9 +623,19 @@ class DatasetsOut(TypedDict):
 
 
 class DeletedOut(TypedDict):
-    """deleted: the number of deleted versions."""
+    """deleted: the number of deleted versions. frees_bytes: about how many bytes the next garbage
+    collection frees. Files that a run or another version of the dataset uses stay."""
 
     deleted: int
+    frees_bytes: int
+
+
+class DescriptionIn(TypedDict):
+    """description: Markdown; "" removes it. revision: the `description_revision` that it replaces; null
+    for any."""
+
+    description: str
+    revision: NotRequired[int | None]
 
 
 class DrainIn(TypedDict):
@@ -507,6 +657,12 @@ class DrainOut(TypedDict):
 
 class Empty(TypedDict):
     pass
+
+
+class EndedSessionsOut(TypedDict):
+    """ended: the ids of the sessions that ended."""
+
+    ended: list[str]
 
 
 class Environment(TypedDict):
@@ -623,6 +779,15 @@ class FileOut(TypedDict):
     size_bytes: int
 
 
+class FileProblemOut(TypedDict):
+    """path: the key of the file with the problem, as `roles.0.resources.gpus`; "" for none. hints: what
+    to change."""
+
+    hints: list[str]
+    message: str
+    path: str
+
+
 class FilesOut(TypedDict):
     """By rank and path. next: `after` of the next page; null at the end."""
 
@@ -672,6 +837,26 @@ class ForkIn(TypedDict):
     trust: NotRequired[bool]
 
 
+class GitCodeIn(TypedDict):
+    """address: `https://HOST/PATH`, `ssh://USER@HOST/PATH` or `USER@HOST:PATH`. ref: a branch, a tag, or
+    all digits of a commit; "" for the default branch."""
+
+    address: str
+    ref: NotRequired[str]
+
+
+class GitCodeOut(TypedDict):
+    """code: the manifest of the files. git: for the spec of the run. paths: of files, the first 2000.
+    submodules: which were not fetched."""
+
+    code: str
+    files: int
+    git: GitState
+    paths: list[str]
+    size_bytes: int
+    submodules: list[str]
+
+
 class GitIn(TypedDict):
     branch: NotRequired[str]
     commit: str
@@ -700,8 +885,11 @@ class Gpu(TypedDict):
 
 
 class GpuOut(TypedDict):
+    """temperature_celsius: null for a GPU without a sensor, and in samples of older replicas."""
+
     index: int
     memory_bytes: int
+    temperature_celsius: NotRequired[float | None]
     utilisation_percent: float | None
 
 
@@ -721,6 +909,74 @@ class HealthOut(TypedDict):
     version: str
 
 
+class HeldGpuOut(TypedDict):
+    """A GPU that a run holds, or a share of it: thousandths. The measured values are of the whole GPU,
+    from the newest sample; null without a sample."""
+
+    index: int
+    memory_bytes: int | None
+    milli: int
+    temperature_celsius: float | None
+    utilisation_percent: float | None
+
+
+class ImportanceOut(TypedDict):
+    """share: 0 to 1, of all parameters together 1."""
+
+    param: str
+    share: float
+
+
+class ImprovementOut(TypedDict):
+    """A report that was better than all earlier ones. at: unix seconds. trials, reports: their numbers in
+    the study up to it."""
+
+    at: float
+    reports: int
+    step: int
+    trial: str
+    trials: int
+    value: float
+
+
+class InboxEntryOut(TypedDict):
+    """at: when the alert arrived, or the run ended. phase: of the run by now. level: `error` for the end
+    of a failed run, else `info` for an end. title, text: of the alert, or why the run failed. unread: by
+    the user."""
+
+    at: str
+    id: str
+    kind: Literal["alert", "end"]
+    label: str
+    level: AlertLevel
+    name: str
+    phase: RunPhase
+    run: str
+    text: str
+    title: str
+    unread: bool
+
+
+class InboxMarkIn(TypedDict):
+    """until: the `at` of the newest entry that was read."""
+
+    until: str
+
+
+class InboxMarkOut(TypedDict):
+    read_at: str
+
+
+class InboxOut(TypedDict):
+    """Newest first. unread: how many in all are unread, counted up to 100. read_at: until when the user
+    has read. next: `before` of the next page; null at the end."""
+
+    entries: list[InboxEntryOut]
+    next: str | None
+    read_at: str | None
+    unread: int
+
+
 class IntegerIn(TypedDict):
     conditions: NotRequired[Sequence[ConditionIn]]
     high: int
@@ -730,6 +986,16 @@ class IntegerIn(TypedDict):
     name: str
     points: NotRequired[int | None]
     step: NotRequired[int]
+
+
+class LeaderboardBlock(TypedDict):
+    """The best runs on a dataset. metric: "" takes the one of the dataset."""
+
+    dataset: NotRequired[str | None]
+    limit: NotRequired[int]
+    metric: NotRequired[str]
+    title: NotRequired[str]
+    type: Literal["leaderboard"]
 
 
 class LocateOut(TypedDict):
@@ -757,6 +1023,17 @@ class LookIn(TypedDict):
     cursors: NotRequired[Mapping[str, int]]
     trials: Mapping[str, str | None]
     wait_s: NotRequired[float]
+
+
+class MediaBlock(TypedDict):
+    """Media of runs side by side: a row for each name and step, a column for each run. steps: without
+    any, the newest step of each run."""
+
+    names: NotRequired[list[str]]
+    runs: NotRequired[list[str]]
+    steps: NotRequired[list[int]]
+    title: NotRequired[str]
+    type: Literal["media"]
 
 
 class MediaItemOut(TypedDict):
@@ -828,6 +1105,24 @@ class NameCountOut(TypedDict):
 
     count: int
     name: str
+
+
+class NewReport(TypedDict):
+    """access: what other users may do: `private` nothing, `read`, or `write`."""
+
+    access: NotRequired[ReportAccess]
+    blocks: NotRequired[
+        list[
+            TextBlock
+            | CurvesBlock
+            | TableBlock
+            | ScatterBlock
+            | ParallelBlock
+            | MediaBlock
+            | LeaderboardBlock
+        ]
+    ]
+    title: NotRequired[str]
 
 
 class NewTokenOut(TypedDict):
@@ -905,6 +1200,20 @@ class NotifyTargetIn(TypedDict):
     when: NotRequired[Sequence[NotifyOn]]
 
 
+class OccurrenceOut(TypedDict):
+    """One occurrence of a reservation. nodes: those that it holds, at least partly. repeats: the
+    reservation has others."""
+
+    created_by: str
+    end_at: str
+    nodes: list[str]
+    queue: str | None
+    repeats: bool
+    reservation: str
+    start_at: str
+    users: list[str]
+
+
 class OfflineIn(TypedDict):
     """A run that was recorded without a server. Its streams follow as those of attempt 1, rank 0."""
 
@@ -937,8 +1246,8 @@ class OpenConsoleIn(TypedDict):
 
 
 class OpenConsoleOut(TypedDict):
-    """path: a request with `Upgrade: tcp` to it gets the messages of the console, once within a
-    minute."""
+    """path: a request with `Upgrade: tcp` to it gets the messages of the console, once within a minute.
+    So does a WebSocket, by a browser's session as well, with the messages in binary."""
 
     path: str
 
@@ -958,6 +1267,15 @@ class OpenPortOut(TypedDict):
     link: str
     number: int
     path: str
+
+
+class ParallelBlock(TypedDict):
+    """Parallel coordinates: a line for each run, over an axis for each column."""
+
+    columns: NotRequired[list[str]]
+    runs: NotRequired[list[str]]
+    title: NotRequired[str]
+    type: Literal["parallel"]
 
 
 class ParamFormat(TypedDict):
@@ -1037,6 +1355,35 @@ class PreflightFailureIn(TypedDict):
     key: str
 
 
+class PreviewIn(TypedDict):
+    """The run, as `POST /runs` takes it. Its blobs need not be uploaded."""
+
+    spec: SpecIn
+
+
+class PreviewOut(TypedDict):
+    """starts: `later` has `expected`; `unknown`: it would wait, and no start can be predicted; `never`:
+    no node is large enough, or a limit of its queue is too low. sentence: the answer in words. detail:
+    why it would wait. hints: what to change. queue, priority: those that the run would get. nodes: where
+    it would start now, by rank. position, waiting, blocked_by, expected, unknown, what_if: as in
+    `WhyOut`."""
+
+    blocked_by: NotRequired[list[BlockerOut]]
+    detail: NotRequired[str]
+    expected: NotRequired[BandOut | None]
+    hints: NotRequired[list[str]]
+    nodes: NotRequired[list[str]]
+    position: NotRequired[int | None]
+    priority: NotRequired[int | None]
+    queue: NotRequired[str | None]
+    reason: NotRequired[str]
+    sentence: str
+    starts: StartKind
+    unknown: NotRequired[str]
+    waiting: NotRequired[int]
+    what_if: NotRequired[list[WhatIfOut]]
+
+
 class ProgressOut(TypedDict):
     """total: null if it is unknown."""
 
@@ -1054,8 +1401,11 @@ class ProofOut(TypedDict):
 
 
 class PushIn(TypedDict):
-    """manifest: of a tree whose blobs are all on the server. metric: by which the leaderboard ranks."""
+    """manifest: of a tree whose blobs are all on the server. metric: by which the leaderboard ranks.
+    derived_from: the version that the data was made from, as `NAME:VERSION`, or `NAME` for its newest
+    version."""
 
+    derived_from: NotRequired[str | None]
     manifest: str
     message: NotRequired[str]
     metric: NotRequired[str | None]
@@ -1093,7 +1443,8 @@ class QueueOut(TypedDict):
     guarantee that other queues use. running, waiting: numbers of runs. submitters: empty for all users.
     admins: in addition to the owner. declared: false for a queue that was removed from the tree and is
     still used. users and reservations: in the response for a single queue; reservations are active or
-    future ones, for the queue or an ancestor."""
+    future ones, for the queue or an ancestor. why: in the same response, one sentence why another queue
+    gets more of the cluster, or that none does."""
 
     admins: list[str]
     borrow_limit: dict[str, int]
@@ -1123,6 +1474,7 @@ class QueueOut(TypedDict):
     users: NotRequired[list[QueueUserOut]]
     waiting: int
     weight: float
+    why: NotRequired[str]
 
 
 class QueueUserOut(TypedDict):
@@ -1154,6 +1506,16 @@ class ReadyOut(TypedDict):
     status: Literal["ready"]
 
 
+class RecordOut(TypedDict):
+    """A run that was the best one when it was submitted."""
+
+    name: str
+    run: str
+    submitted_at: str
+    user: str
+    value: float | Literal["-Infinity", "Infinity", "NaN"]
+
+
 class RemovedNodeOut(TypedDict):
     """lost: names of runs that were live on the node according to the database. They wait again, or have
     ended if a stop was requested."""
@@ -1168,6 +1530,62 @@ class RemovedUserOut(TypedDict):
     live_runs: list[str]
     name: str
     tokens: int
+
+
+class ReportIn(TypedDict):
+    """The whole content of a report. revision: the one that this content replaces."""
+
+    access: NotRequired[ReportAccess]
+    blocks: NotRequired[
+        Sequence[
+            TextBlock
+            | CurvesBlock
+            | TableBlock
+            | ScatterBlock
+            | ParallelBlock
+            | MediaBlock
+            | LeaderboardBlock
+        ]
+    ]
+    revision: int
+    title: NotRequired[str]
+
+
+class ReportOut(TypedDict):
+    access: ReportAccess
+    blocks: list[
+        TextBlock | CurvesBlock | TableBlock | ScatterBlock | ParallelBlock | MediaBlock | LeaderboardBlock
+    ]
+    created_at: str
+    id: str
+    may_write: bool
+    revision: int
+    title: str
+    updated_at: str
+    updated_by: str
+    user: str
+
+
+class ReportSummaryOut(TypedDict):
+    """user: made the report. revision: counts the changes, from 1. updated_by: made the last change.
+    may_write: whether the caller may change the report."""
+
+    access: ReportAccess
+    created_at: str
+    id: str
+    may_write: bool
+    revision: int
+    title: str
+    updated_at: str
+    updated_by: str
+    user: str
+
+
+class ReportsOut(TypedDict):
+    """The last changed first. next: `after` of the next page; null at the end."""
+
+    next: str | None
+    reports: list[ReportSummaryOut]
 
 
 class ReservationIn(TypedDict):
@@ -1313,6 +1731,20 @@ class RetentionRule(TypedDict):
     metric: NotRequired[str]
 
 
+class RevisionOut(TypedDict):
+    revision: int
+    size_bytes: int
+    title: str
+    updated_at: str
+    updated_by: str
+
+
+class RevisionsOut(TypedDict):
+    """The current revision and the earlier ones that are kept, newest first."""
+
+    revisions: list[RevisionOut]
+
+
 class RoleIn(TypedDict):
     command: Sequence[str]
     essential: NotRequired[bool]
@@ -1401,6 +1833,16 @@ class RunEvent(TypedDict):
     at: str
     detail: str
     kind: RunEventKind
+
+
+class RunFileOut(TypedDict):
+    """values, file: the `hop.yaml` that describes the run. code: its manifest. left_out: settings of the
+    run that the file does not have, such as variables of another user."""
+
+    code: str | None
+    file: str
+    left_out: list[str]
+    values: JsonObject
 
 
 class RunFolderIn(TypedDict):
@@ -1541,6 +1983,15 @@ class RunSpec(TypedDict):
     topology: NotRequired[Topology | None]
 
 
+class RungOut(TypedDict):
+    """The result of a trial at the end of one of its budgets. outcome: `promoted` (it got a larger
+    budget), `paused` (it may still be promoted), `stopped`, `completed` or `failed`."""
+
+    budget: int
+    outcome: Literal["completed", "failed", "paused", "promoted", "stopped"]
+    value: float | None
+
+
 class RunsOut(TypedDict):
     """next: `before` of the next page; null at the end."""
 
@@ -1562,6 +2013,26 @@ class SampleOut(TypedDict):
     read_bytes_per_s: NotRequired[float | None]
     t: float
     write_bytes_per_s: NotRequired[float | None]
+
+
+class ScatterBlock(TypedDict):
+    """A point for each run."""
+
+    runs: NotRequired[list[str]]
+    title: NotRequired[str]
+    type: Literal["scatter"]
+    x: NotRequired[str]
+    y: NotRequired[str]
+
+
+class ScheduleEntryOut(TypedDict):
+    """The state of a trial was trained with these params from an epoch on, by `trial`. copied: the trial
+    that the state was copied from then."""
+
+    copied: str | None
+    from_epoch: int
+    params: dict[str, str | int | float | bool | None]
+    trial: str
 
 
 class ScriptOption(TypedDict):
@@ -1636,6 +2107,22 @@ class SeriesOut(TypedDict):
     values: list[float | Literal["-Infinity", "Infinity", "NaN"]]
 
 
+class SessionEntryOut(TypedDict):
+    """browser: such as "Firefox on Linux"; "" if it is unknown. address: of the last use. used_at: the
+    last use, to the minute. token, token_name: to which the session belongs. current: that of this
+    request."""
+
+    address: str
+    browser: str
+    created_at: str
+    current: bool
+    expires_at: str
+    id: str
+    token: str
+    token_name: str
+    used_at: str | None
+
+
 class SessionLinkOut(TypedDict):
     """url: of the web UI. link: starts one session in the browser that opens it, before `expires_at`."""
 
@@ -1647,9 +2134,10 @@ class SessionLinkOut(TypedDict):
 class SessionOut(TypedDict):
     """scopes: of the token to which the session belongs, with the scopes that they include. token: its
     id. owner: whether the user owns the server. admin_queues: the queues of which the user is an
-    administrator. csrf: the value of the header `X-Hopyard-Session`, which requests with the cookie other
-    than GET and HEAD need. expires_at: of the session. For a request with a token, csrf is "" and
-    expires_at null. server, version: the name of the server's machine, and the server's version."""
+    administrator, with those below them. csrf: the value of the header `X-Hopyard-Session`, which
+    requests with the cookie other than GET and HEAD need. expires_at: of the session. For a request with
+    a token, csrf is "" and expires_at null. server, version: the name of the server's machine, and the
+    server's version."""
 
     admin_queues: list[str]
     csrf: str
@@ -1662,11 +2150,39 @@ class SessionOut(TypedDict):
     version: str
 
 
+class SessionsOut(TypedDict):
+    """Oldest first. next: `after` of the next page; null at the end."""
+
+    next: str | None
+    sessions: list[SessionEntryOut]
+
+
 class ShutdownIn(TypedDict):
     """runs: how to treat live runs. `keep` lets them continue (the next server takes them over), `stop`
     stops them."""
 
     runs: NotRequired[Literal["keep", "refuse", "stop"]]
+
+
+class SpanOut(TypedDict):
+    """An attempt that ended or is live, or a promised start of a waiting run. state: ended, live or
+    promised. phase: of the attempt; "" for a promise. attempt: its number; null for a promise. nodes:
+    without duplicates; of a promise as far as they are known. gpu_milli: thousandths of GPUs on each of
+    these nodes; total_gpu_milli: on all together. start_at: of a promise, the latest start. end_at:
+    expected, unless the state is ended; null if it is not known yet."""
+
+    attempt: int | None
+    end_at: str | None
+    gpu_milli: list[int]
+    name: str
+    nodes: list[str]
+    phase: str
+    queue: str
+    run: str
+    start_at: str
+    state: Literal["ended", "live", "promised"]
+    total_gpu_milli: int
+    user: str
 
 
 class SpecIn(TypedDict):
@@ -1803,6 +2319,42 @@ class StudyIn(TypedDict):
     trials: NotRequired[int | None]
 
 
+class StudyOut(TypedDict):
+    """The state of a study. `trials` and `units` are listed by addresses of their own. unit: of budgets
+    and steps, `epoch` or `step`. trial_limit: the maximum number of trials; null if the searcher decides.
+    counts: trials by state. importance: empty while the results are too few; uncertain: the order may be
+    chance. stop_rule: the rule that has ended it early. continues: the study that this one continues.
+    records: of the journal; an equal number means that nothing has changed. skipped: records that this
+    server cannot read. hops, hop_bytes: of states between workers. resumed: restarts of the driver.
+    improvements: the newest 1000. workers: the newest 100 events of workers."""
+
+    best: BestTrialOut | None
+    continues: str | None
+    counts: dict[str, int]
+    done: bool
+    goal: Goal
+    hop_bytes: int
+    hops: int
+    id: str
+    importance: list[ImportanceOut]
+    importance_uncertain: bool
+    improvements: list[ImprovementOut]
+    max_budget: int
+    metric: str
+    name: str
+    parallel: str
+    phase: RunPhase
+    records: int
+    resumed: int
+    searcher: str
+    skipped: int
+    stop_rule: str | None
+    trial_limit: int | None
+    unit: str
+    units: int
+    workers: list[WorkerEventOut]
+
+
 class SubmitIn(TypedDict):
     """A run to create. `id` is chosen by the client, so that a retry is safe."""
 
@@ -1837,12 +2389,37 @@ class SystemOut(TypedDict):
     samples: list[SampleOut]
 
 
+class TableBlock(TypedDict):
+    """A row for each run."""
+
+    columns: NotRequired[list[str]]
+    runs: NotRequired[list[str]]
+    title: NotRequired[str]
+    type: Literal["table"]
+
+
 class TerminalIn(TypedDict):
     """type: the value of TERM."""
 
     columns: int
     rows: int
     type: NotRequired[str]
+
+
+class TextBlock(TypedDict):
+    """Markdown (CommonMark with tables and strikethrough), with TeX between `$` or `$$`. HTML is shown as
+    text."""
+
+    text: NotRequired[str]
+    type: Literal["text"]
+
+
+class TimelineOut(TypedDict):
+    """spans: promises by their start (only in the first page, at most 1000), then attempts, the newest
+    first. next: `after` of the next page; null at the end."""
+
+    next: str | None
+    spans: list[SpanOut]
 
 
 class TokenIn(TypedDict):
@@ -1904,6 +2481,56 @@ class TreeIn(TypedDict):
     tree: JsonObject
 
 
+class TrialOut(TypedDict):
+    """A trial. epoch, budget: completed and requested units of the budget. value: the newest one of the
+    metric. best_params: those of the best value, if they differ from `params`. rungs: results at the ends
+    of its budgets. began_at, reported_at: unix seconds. run, run_name: of a trial that is a run of its
+    own. start_from: its state is a copy of that trial's. workers: of its last hop. metrics, steps,
+    values, lineage, schedule, traceback: only for a single trial. steps, values: its curve, thinned out
+    beyond 10,000 points. lineage: the trials that its state was copied from, the nearest first."""
+
+    began_at: float | None
+    best: float | None
+    best_epoch: int
+    best_params: dict[str, str | int | float | bool | None] | None
+    budget: int
+    epoch: int
+    error: str | None
+    lineage: NotRequired[list[str]]
+    metrics: NotRequired[dict[str, str | int | float | bool | None]]
+    params: dict[str, str | int | float | bool | None]
+    reported_at: float | None
+    run: str | None
+    run_name: str | None
+    rungs: list[RungOut]
+    schedule: NotRequired[list[ScheduleEntryOut]]
+    start_from: str | None
+    state: TrialPhase
+    steps: NotRequired[list[int]]
+    stop_reason: str | None
+    traceback: NotRequired[str | None]
+    trial: str
+    value: float | None
+    values: NotRequired[list[float]]
+    workers: list[str]
+
+
+class TrialProposalOut(TypedDict):
+    """budget: in the unit of the study's budget."""
+
+    budget: int
+    params: JsonObject
+    trial: str
+
+
+class TrialsOut(TypedDict):
+    """records: for `since` of a later request. next: `after` of the next page; null at the end."""
+
+    next: int | None
+    records: int
+    trials: list[TrialOut]
+
+
 class UnavailableOut(TypedDict):
     """A run without series in the answer, and why."""
 
@@ -1920,6 +2547,28 @@ class UniformIn(TypedDict):
     name: str
     points: NotRequired[int | None]
     step: NotRequired[float | None]
+
+
+class UnitOut(TypedDict):
+    """A unit of work on a worker: training or evaluation of a trial on a partition. epoch, partition:
+    from 0. began_at, ended_at: unix seconds. attempt: of the study, from 1."""
+
+    attempt: int
+    began_at: float
+    ended_at: float
+    epoch: int
+    kind: Literal["evaluate", "train"]
+    partition: int
+    trial: str
+    worker: str
+
+
+class UnitsOut(TypedDict):
+    """total: the number of units of the study. next: `after` of the next page; null at the end."""
+
+    next: int | None
+    total: int
+    units: list[UnitOut]
 
 
 class UpdateIn(TypedDict):
@@ -2032,16 +2681,19 @@ class VersionsOut(TypedDict):
 
 class ViewIn(TypedDict):
     """view: a JSON object with fields that the client defines, such as filter, sort, group, columns and
-    page. shared: every user may read it."""
+    page. shared: every user may read it. revision: the one that the view replaces, and 0 if there is none
+    of that name; null for any."""
 
+    revision: NotRequired[int | None]
     shared: NotRequired[bool]
     view: JsonObject
 
 
 class ViewOut(TypedDict):
-    """view: as it was stored."""
+    """view: as it was stored. revision: counts the changes, from 1."""
 
     name: str
+    revision: int
     shared: bool
     updated_at: str
     user: str
@@ -2091,3 +2743,11 @@ class WhyOut(TypedDict):
     unknown: NotRequired[str]
     waiting: NotRequired[int]
     what_if: NotRequired[list[WhatIfOut]]
+
+
+class WorkerEventOut(TypedDict):
+    """event: `joined`, `lost` or `slow`."""
+
+    detail: str
+    event: str
+    worker: str

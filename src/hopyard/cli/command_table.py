@@ -75,6 +75,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("repl", INSPECT_SECTION, "repl:repl", "Evaluate Python in the process of a live run."),
     CommandEntry("events", INSPECT_SECTION, "events:events", "Print what changes: runs, nodes, queues."),
+    CommandEntry("inbox", INSPECT_SECTION, "inbox:inbox", "List alerts and ends of your runs."),
     CommandEntry("info", INSPECT_SECTION, "info:info", "Show all details of a run."),
     CommandEntry(
         "why",
@@ -119,6 +120,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "checkpoint:checkpoint",
         "List, keep and remove the checkpoints of a run.",
     ),
+    CommandEntry(
+        "report",
+        DATA_SECTION,
+        "report:report",
+        "List, show, export and remove reports: text, curves and tables of chosen runs.",
+    ),
     CommandEntry("sync", DATA_SECTION, "sync:sync", "Upload runs that were recorded without a server."),
     CommandEntry(
         "queue",
@@ -134,6 +141,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("node", SERVER_SECTION, "node:node", "List nodes; cordon, drain and uncordon them."),
     CommandEntry("pool", SERVER_SECTION, "pool:pool", "List pools of nodes and their usage."),
+    CommandEntry(
+        "timeline",
+        SERVER_SECTION,
+        "timeline:timeline",
+        "List what ran, what runs and which starts are promised.",
+    ),
     CommandEntry(
         "usage",
         SERVER_SECTION,
@@ -154,6 +167,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "status", SERVER_SECTION, "server:status", "Show the state of the server, its runs and its nodes."
     ),
     CommandEntry("token", SERVER_SECTION, "token:token", "Show the address of the API; manage tokens."),
+    CommandEntry(
+        "session", SERVER_SECTION, "session:session", "Show the browsers that are logged in; log them out."
+    ),
     CommandEntry(
         "service", SERVER_SECTION, "service:service", "Let systemd start the server of this machine at boot."
     ),

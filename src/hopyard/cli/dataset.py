@@ -11,6 +11,7 @@ import click
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.cli.terminal import console
 from hopyard.client.feedback import notify_of_skipped_homes
+from hopyard.domain.dataset import MAX_DESCRIPTION_LENGTH
 from hopyard.domain.ids import Digest, check_name
 from hopyard.errors import MissingBlobs, SpecError, UsageError
 
@@ -56,8 +57,16 @@ def dataset(ctx: click.Context) -> None:
 @click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
 @click.option("-m", "--message", default="", help="A note on this version.")
 @click.option("--metric", help="Rank the dataset's leaderboard by this metric.")
+@click.option(
+    "--from",
+    "derived_from",
+    metavar="NAME[:VERSION]",
+    help="The version of a dataset that this data was made from.",
+)
 @json_option
-def push_dataset(name: str, path: Path, message: str, metric: str | None, as_json: bool) -> None:
+def push_dataset(
+    name: str, path: Path, message: str, metric: str | None, derived_from: str | None, as_json: bool
+) -> None:
     """Make a version of the folder or file PATH; only missing data is uploaded.
 
     All files of a folder belong to the version, except `.git` and the names in its `.hopignore`. A repeated
@@ -68,10 +77,13 @@ def push_dataset(name: str, path: Path, message: str, metric: str | None, as_jso
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.transfer_bar import TransferBar
     from hopyard.config.home import Home
+    from hopyard.config.run_request import parse_dataset
     from hopyard.datasets.pack import DATA_RULES, pack_tree
 
     began = time.monotonic()
     check_name(name, subject="dataset")
+    if derived_from is not None:
+        parse_dataset(derived_from, what="--from")
     client = connect()
     with TransferBar() as bar:
         home = Home.default()
@@ -81,9 +93,10 @@ def push_dataset(name: str, path: Path, message: str, metric: str | None, as_jso
             raise SpecError(
                 f"`{path}` holds no files", hints=("check its `.hopignore` file, which may exclude too much",)
             )
-        answer, sent = _push_version(
-            client, name, tree, {"manifest": tree.digest, "message": message, "metric": metric}, bar
-        )
+        body: api.PushIn = {"manifest": tree.digest, "message": message, "metric": metric}
+        if derived_from is not None:
+            body["derived_from"] = derived_from
+        answer, sent = _push_version(client, name, tree, body, bar)
     if as_json:
         console.print_json({**answer, "uploaded_bytes": sent})
         return
@@ -196,6 +209,7 @@ def show_dataset(ref: str, as_json: bool) -> None:
             else str(version["number"]),
         ),
         ("message", version["message"]),
+        ("made from", version.get("derived_from", "")),
         (
             "damaged",
             f"{version['damaged']}; run `hop dataset push` with the same data to repair it"
@@ -207,9 +221,138 @@ def show_dataset(ref: str, as_json: bool) -> None:
         ("pushed", f"{_time_text(version['created_at'])} by {version['created_by']}"),
         ("manifest", version["manifest"]),
         ("metric", f"{about['metric']}{direction}" if about["metric"] else ""),
+        ("runs", f"{about['runs']:,}" if about.get("runs") else ""),
         ("use it", f"hop run SCRIPT -d {ref}"),
     ]
     console.print_lines(f"{label:<9} {text}" for label, text in lines if text)
+    if description := about.get("description"):
+        console.print_lines(["", *_indented(description)])
+
+
+@dataset.command("describe")
+@name_argument
+@click.argument("text", metavar="[TEXT]", required=False)
+@click.option(
+    "-F",
+    "--file",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Read the text from a file; `-`: from the standard input.",
+)
+@json_option
+def describe_dataset(name: str, text: str | None, file: Path | None, as_json: bool) -> None:
+    """Set the description of a dataset, in Markdown. An empty TEXT removes it; without a text, it is shown.
+
+    The page of the dataset and `hop dataset info` show it. It takes a user that pushed a version, or the
+    owner of the server, to change it.
+    """
+    from hopyard.api_client.local_server import connect
+
+    if text is not None and file is not None:
+        raise UsageError("TEXT and --file are both given", hints=("leave one of them out",))
+    name = check_name(name, subject="dataset")
+    if file is not None:
+        text = _read_description(file)
+    client = connect()
+    if text is None:
+        about = client.get_dataset(name)
+        if not as_json:
+            description = about.get("description", "")
+            if not description:
+                console.print_message(f"{name} has no description")
+            console.print_lines(_indented(description))
+            return
+    else:
+        if len(text) > MAX_DESCRIPTION_LENGTH:
+            raise SpecError(
+                f"the description has {len(text):,} characters, more than {MAX_DESCRIPTION_LENGTH:,}",
+                hints=("shorten it, and push long documents with the data",),
+            )
+        about = client.put_dataset_description(name, {"description": text})
+        if not as_json:
+            console.print_message(f"the description of {name} is {'set' if text else 'removed'}")
+            return
+    console.print_json(about)
+
+
+def _indented(description: str) -> list[str]:
+    """Returns the lines of a description, none of which looks like a line of this program."""
+    return [f"  {line}".rstrip() for line in description.rstrip().splitlines()]
+
+
+def _read_description(file: Path) -> str:
+    """Raises SpecError for a file that cannot be read, or is no text."""
+    name = "the standard input" if str(file) == "-" else str(file)
+    limit = 4 * MAX_DESCRIPTION_LENGTH + 1  # in UTF-8, a character has at most 4 bytes
+    try:
+        if str(file) == "-":
+            data = sys.stdin.buffer.read(limit)
+        else:
+            with file.open("rb") as stream:
+                data = stream.read(limit)
+    except OSError as error:
+        raise SpecError(
+            f"cannot read {name}: {error.strerror}", hints=("name a file with Markdown",)
+        ) from error
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{name} is no text in UTF-8", hints=("convert it to UTF-8",)) from error
+
+
+@dataset.command("files")
+@reference_argument
+@click.argument("folder", metavar="[FOLDER]", required=False, default="")
+@click.option("--contains", metavar="TEXT", help="List all files with TEXT in their path, in any case.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=1000,
+    show_default=True,
+    help="Maximum number of rows.",
+)
+@json_option
+def list_files(ref: str, folder: str, contains: str | None, limit: int, as_json: bool) -> None:
+    """List what FOLDER of a version contains; by default the top folder."""
+    from itertools import islice
+
+    from hopyard.api_client.local_server import connect
+
+    name, number = _parse_reference(ref)
+    found = list(
+        islice(
+            connect().iterate_dataset_version_files(
+                name, number, folder=folder or None, contains=contains, max_rows=limit + 1
+            ),
+            limit + 1,
+        )
+    )
+    rows = found[:limit]
+    if as_json:
+        console.print_json(rows)
+        return
+    cells = [
+        [
+            console.format_bytes(row["size_bytes"]) if row["kind"] != "link" else "-",
+            f"{row['files']:,}" if row["kind"] == "folder" else "",
+            _entry_text(row),
+        ]
+        for row in rows
+    ]
+    if cells:
+        head = ["SIZE", "FILES", "PATH"]
+        console.print_lines(console.format_table(head, cells, right=(0, 1), width=_terminal_width()))
+    else:
+        console.print_message(f"no file of {ref} has such a path" if contains else f"{ref} has no files")
+    if len(found) > limit:
+        console.print_message(f"only the first {limit:,}; use --limit, or --contains TEXT")
+
+
+def _entry_text(row: api.DatasetEntryOut) -> str:
+    if row["kind"] == "link":
+        return f"{row['path']} -> {row['target']}"
+    return f"{row['path']}/" if row["kind"] == "folder" else row["path"]
 
 
 @dataset.command("pull")
@@ -297,11 +440,15 @@ def remove_dataset(ref: str, yes: bool) -> None:
                 "stdin is not a terminal, so the deletion cannot be confirmed",
                 hints=("use -y to delete without a question",),
             )
-        if not click.confirm(f"delete {what}?", err=True):
+        freed = client.get_dataset_deletion(name, version=number if is_version else None)["frees_bytes"]
+        if not click.confirm(f"delete {what}? this frees about {console.format_bytes(freed)}", err=True):
             console.print_message("nothing was deleted")
             return
-    client.delete_dataset(name, version=number if is_version else None)
-    console.print_message(f"deleted {what}")
+    answer = client.delete_dataset(name, version=number if is_version else None)
+    freed = answer["frees_bytes"]
+    console.print_message(
+        f"deleted {what}" + (f"; the next sweep frees about {console.format_bytes(freed)}" if freed else "")
+    )
 
 
 def _parse_reference(ref: str) -> tuple[str, int]:

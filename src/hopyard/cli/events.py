@@ -18,7 +18,7 @@ from hopyard.domain.text import first_line
 if TYPE_CHECKING:
     from hopyard.client.events import EventRun, ReceivedEvent
 
-_KINDS = ("run", "study", "node", "queues", "reservation")
+_KINDS = ("run", "study", "node", "queues", "reservation", "report")
 
 
 @click.command("events")
@@ -58,7 +58,7 @@ def events(
     cursor: str,
     as_json: bool,
 ) -> None:
-    """Print what changes, until Ctrl-C: phases and values of runs, nodes, queues, reservations.
+    """Print what changes, until Ctrl-C: phases and values of runs, nodes, queues, reservations, reports.
 
     No event is lost or repeated when the server restarts. Values of a run, and nodes, are printed at most
     once a second.

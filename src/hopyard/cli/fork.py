@@ -165,7 +165,7 @@ def fork(
         from hopyard.config.key_values import param_texts
 
         texts = param_texts(options["params"])
-        _change_arguments(changes, source, arguments, code, texts)
+        _change_arguments(client, changes, source, arguments, code, texts)
         if code is None:
             _warn_undeclared(source, changes.get("params") or {}, arguments)
     elif arguments:
@@ -214,6 +214,7 @@ def fork(
 
 
 def _change_arguments(
+    client: Client,
     changes: api.ForkIn,
     source: api.RunOut,
     arguments: Sequence[str],
@@ -225,6 +226,8 @@ def _change_arguments(
 
     from hopyard.cli.run_text import param_form
     from hopyard.client.param_forms import fork_changes, fork_form
+    from hopyard.client.param_types import folder_reader
+    from hopyard.client.run_files import code_reader
 
     spec = source["spec"]
     roles = changes.get("roles") or cast("list[api.RoleIn]", spec["roles"])
@@ -234,7 +237,15 @@ def _change_arguments(
         form = new_form = fork_form(
             roles, form, params, code.resolve(), notify=console.print_message, arguments=arguments
         )
-    changed = fork_changes(roles, form, params, changes.get("params") or {}, arguments, texts=texts)
+    changed = fork_changes(
+        roles,
+        form,
+        params,
+        changes.get("params") or {},
+        arguments,
+        texts=texts,
+        read=code_reader(client, source) if code is None else folder_reader(code.resolve()),
+    )
     new_form = changed.form or new_form
     if new_form is not None:
         changes["param_format"] = cast("api.ParamFormatIn", asdict(new_form))

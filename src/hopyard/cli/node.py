@@ -76,6 +76,24 @@ def show_node(name: str, as_json: bool) -> None:
         console.print_lines(node_lines(details["node"], details["runs"], details["reservations"]))
 
 
+@node.command("gpus")
+@click.argument("name", metavar="[NODE]", required=False, shell_complete=complete_node)
+@json_option
+def list_gpus(name: str | None, as_json: bool) -> None:
+    """List the GPUs of all nodes, or of NODE: which runs hold them, their use and temperature."""
+    from hopyard.api_client.local_server import connect
+
+    client = connect()
+    nodes = client.get_nodes()["nodes"] if name is None else [client.get_node(_node_path(name))["node"]]
+    allocations = list(client.iterate_allocations(node=name))
+    if as_json:
+        console.print_json(allocations)
+    elif not any(node["gpus"] for node in nodes):
+        console.print_message("no GPUs")
+    else:
+        console.print_lines(gpu_table(nodes, allocations))
+
+
 @node.command("cordon")
 @node_argument
 @click.option(
@@ -220,6 +238,36 @@ def node_table(nodes: list[api.NodeOut]) -> list[str]:
     )
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     return console.format_table(head, rows, right=(3, 4, 5), width=width)
+
+
+def gpu_table(nodes: list[api.NodeOut], allocations: list[api.AllocationOut]) -> list[str]:
+    """Returns the lines of the table, head first: a row for each run on each GPU, and for each free GPU."""
+    held: dict[tuple[str, int], list[tuple[api.AllocationOut, api.HeldGpuOut]]] = {}
+    for allocation in allocations:
+        for gpu in allocation["gpus"]:
+            held.setdefault((allocation["node"], gpu["index"]), []).append((allocation, gpu))
+    rows = []
+    for node in nodes:
+        for card in node["gpus"]:
+            start = [node["id"], str(card["index"]), card["model"]]
+            rows += [
+                [
+                    *start,
+                    _measured_text(gpu["utilisation_percent"], "%"),
+                    _measured_text(gpu["temperature_celsius"], " °C"),
+                    f"{gpu['milli'] / 1000:g}",
+                    allocation["name"],
+                    allocation["queue"],
+                ]
+                for allocation, gpu in held.get((node["id"], card["index"]), ())
+            ] or [[*start, "-", "-", "0", state_text(node) if state_text(node) != "open" else "free", ""]]
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    head = ["NODE", "GPU", "MODEL", "USE", "TEMPERATURE", "HELD", "RUN", "QUEUE"]
+    return console.format_table(head, rows, right=(1, 3, 4, 5), width=width)
+
+
+def _measured_text(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"
 
 
 def node_lines(

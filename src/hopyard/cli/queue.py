@@ -13,6 +13,7 @@ from hopyard.cli.terminal import console
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
+    from hopyard.api_client.client import Client
 
 STDIN = "<stdin>"
 
@@ -101,6 +102,32 @@ def show_queue(name: str, as_json: bool) -> None:
         console.print_lines(queue_lines(details, half_life_s=listing["half_life_s"], owner=listing["owner"]))
 
 
+@queue.command("waiting")
+@click.argument("name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
+@click.option(
+    "-l", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many runs."
+)
+@json_option
+def list_waiting(name: str | None, limit: int, as_json: bool) -> None:
+    """List waiting runs in their order: why each waits, and when it is expected to start.
+
+    Without QUEUE, the first runs of all queues come first. `hop why RUN` explains one of them.
+    """
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.queue_table import waiting_table
+    from hopyard.domain.ids import check_name
+
+    client = connect()
+    where = None if name is None else _query_below(client, check_name(name, subject="queue"))
+    rows = list(client.iterate_runs(phase="queued", sort="position", where=where, max_rows=limit))
+    if as_json:
+        console.print_json(rows)
+    elif not rows:
+        console.print_message("no run waits")
+    else:
+        console.print_lines(waiting_table(rows))
+
+
 @queue.command("export")
 @json_option
 def export_queues(as_json: bool) -> None:
@@ -113,6 +140,16 @@ def export_queues(as_json: bool) -> None:
         console.print_json(tree)
     else:
         console.print_lines(mapping_text(tree).splitlines())
+
+
+def _query_below(client: Client, name: str) -> str:
+    """Returns the query for runs of a queue and of all below it. Raises NotFound for an unknown queue."""
+    below = [client.get_queue(name)["name"]]
+    for queue in client.get_queues()["queues"]:  # parents before their children
+        if queue["parent"] in below:
+            below.append(queue["name"])
+    names = ", ".join(f'"{each}"' for each in below)
+    return f"queue in ({names})"
 
 
 def change_line(change: api.ChangeOut) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from hopyard.cli.reserve import brief_text
@@ -66,6 +66,7 @@ def queue_lines(queue: api.QueueOut, *, half_life_s: float, owner: str) -> list[
         ("borrowed", amounts_text(queue["borrowed"])),
         ("lent", amounts_text(queue["lent"])),
         ("runs", f"{queue['running']} running, {queue['waiting']} waiting"),
+        ("compared", queue.get("why") or ""),
         (
             "priorities",
             f"{low} to {high}, by default {queue['default_priority']}"
@@ -81,6 +82,32 @@ def queue_lines(queue: api.QueueOut, *, half_life_s: float, owner: str) -> list[
     ]
     shown = [f"{label:<11} {text}" for label, text in lines if text not in ("", "-")]
     return shown + _user_lines(queue.get("users") or [], half_life_s)
+
+
+def waiting_table(runs: list[api.RunOut]) -> list[str]:
+    """Returns the lines of the table, head first, in the given order."""
+    from hopyard.cli.terminal.times import format_clock, localise_times
+
+    rows = [
+        [
+            str(run["position"] or "-"),
+            run["name"],
+            run["spec"].get("queue") or "",
+            _start_text(run, format_clock),
+            localise_times(run["hold_detail"]) or "no cycle of the scheduler has seen it yet",
+        ]
+        for run in runs
+    ]
+    width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+    return console.format_table(
+        ["POSITION", "RUN", "QUEUE", "EXPECTED START", "REASON"], rows, right=(0,), width=width
+    )
+
+
+def _start_text(run: api.RunOut, format_clock: Callable[[str], str]) -> str:
+    if run["expected_at"]:
+        return format_clock(run["expected_at"])
+    return f"by {format_clock(run['promised_at'])}" if run["promised_at"] else "-"
 
 
 def amounts_text(of: Mapping[str, int], only: Iterable[str] | None = None) -> str:

@@ -51,7 +51,8 @@ from hopyard.cli.options import (
     where_option,
 )
 from hopyard.cli.script_command import ScriptCommand, module_option, with_module
-from hopyard.cli.terminal.console import print_json, print_message
+from hopyard.cli.start_preview import preview_lines
+from hopyard.cli.terminal.console import print_json, print_lines, print_message
 from hopyard.client.build_run import build_request, check_code_folder, find_interpreter, target_folder
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Print the hop.yaml of this command line, and submit nothing; with --json as JSON.",
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print when the run would start, and upload and submit nothing.",
+)
 @click.option("--print-schema", is_flag=True, help="Print the JSON Schema of hop.yaml, for editors.")
 @detach_option
 @json_option
@@ -137,6 +143,7 @@ def run(
     module: str | None,
     start_from: str | None,
     print_spec: bool,
+    dry_run: bool,
     print_schema: bool,
     detach: bool,
     as_json: bool,
@@ -151,7 +158,7 @@ def run(
     from hopyard.cli.terminal.transfer_bar import TransferBar
     from hopyard.client.param_forms import with_param_format
     from hopyard.client.run_evaluator import submit_evaluator
-    from hopyard.client.submit import submit_run
+    from hopyard.client.submit import preview_run, submit_run
 
     if print_schema:
         from hopyard.config.run_file_schema import run_file_schema
@@ -175,6 +182,20 @@ def run(
         _print_spec(request if interpreter is None else replace(request, interpreter=interpreter), as_json)
         if start_from is not None:
             print_message(f"note: the file has no key for `--from {start_from}`: give the option again")
+        return 0
+    if dry_run:
+        preview = preview_run(
+            request,
+            code_folder,
+            interpreter=interpreter,
+            start_from=start_from,
+            notify=print_message,
+            on_progress=TransferBar,
+        )
+        if as_json:
+            print_json(preview)
+        else:
+            print_lines(preview_lines(preview))
         return 0
     client, submitted = submit_run(
         request,

@@ -49,6 +49,7 @@ def listed_values(run: api.RunOut) -> RunValues:
         datasets=[dataset["name"] for dataset in spec["datasets"]],
         script=f":{script_text(run)}",
         reason=exit_["reason"] if exit_ else run.get("hold_detail") or "",
+        position=run.get("position"),
         note=run.get("note") or "",
         archived=bool(run.get("archived")),
         submitted_at=_moment(run["submitted_at"]) or datetime.now(UTC),

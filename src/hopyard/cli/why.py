@@ -67,10 +67,11 @@ def explanation_lines(
     ]
     lines += _previous_attempt_line(run)
     if explanation["blocked_by"]:
-        lines += ["blocked by:", *map(_blocker_text, explanation["blocked_by"])]
+        lines += ["blocked by:", *map(blocker_text, explanation["blocked_by"])]
     lines += _cordoned_node_lines(run, nodes)
     lines += _unready_node_lines(run, nodes)
-    lines += _estimate_line(explanation)
+    lines += estimate_lines(explanation)
+    lines += _promise_line(explanation)
     if explanation["what_if"]:
         lines += ["it would start", *(f"  {line['text']}" for line in explanation["what_if"])]
     return lines
@@ -88,7 +89,7 @@ def _previous_attempt_line(run: api.RunOut) -> list[str]:
     ]
 
 
-def _blocker_text(blocker: api.BlockerOut) -> str:
+def blocker_text(blocker: api.BlockerOut) -> str:
     from hopyard.cli.terminal.times import format_clock, format_time_until
 
     ends = "until" if blocker["kind"] == "reservation" else "probably until"
@@ -144,7 +145,7 @@ def _is_allowed(where: api.NodeSelector, node: api.NodeOut) -> bool:
     )
 
 
-def _estimate_line(explanation: api.WhyOut) -> list[str]:
+def estimate_lines(explanation: api.WhyOut | api.PreviewOut) -> list[str]:
     from hopyard.cli.terminal.times import format_clock, format_clocks, format_time_until, seconds_until
 
     band = explanation["expected"]
@@ -162,12 +163,19 @@ def _estimate_line(explanation: api.WhyOut) -> list[str]:
         )
     elif wide_s > WIDE_ESTIMATE_S:
         lines.append("  Wide estimate: the runs ahead set no time limit. Use `hop run --time` to narrow it.")
-    if explanation["promised_at"]:
-        misses = seconds_until(mid) > seconds_until(explanation["promised_at"]) + IMMEDIATE_S
-        late = (
-            f"; it will probably be later: {explanation.get('late') or 'its resources are in use for longer'}"
-            if misses
-            else ""
-        )
-        lines.append(f"promised: at the latest {format_clock(explanation['promised_at'])}{late}")
     return lines
+
+
+def _promise_line(explanation: api.WhyOut) -> list[str]:
+    from hopyard.cli.terminal.times import format_clock, seconds_until
+
+    band, promised_at = explanation["expected"], explanation["promised_at"]
+    if band is None or not promised_at:
+        return []
+    misses = seconds_until(band["mid_at"]) > seconds_until(promised_at) + IMMEDIATE_S
+    late = (
+        f"; it will probably be later: {explanation.get('late') or 'its resources are in use for longer'}"
+        if misses
+        else ""
+    )
+    return [f"promised: at the latest {format_clock(promised_at)}{late}"]

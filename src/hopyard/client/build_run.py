@@ -72,7 +72,7 @@ def build_request(
     places = parse_placement(options)
     if places:
         request = replace(request, roles=tuple(replace(each, **places) for each in request.roles))
-    return _with_saved_files(apply_options(request, options), _target_path(target, folder)[0])
+    return with_saved_files(apply_options(request, options), _target_path(target, folder)[0])
 
 
 def _describe_spread(role: RoleRequest, nodes: int) -> str:
@@ -84,7 +84,7 @@ def _describe_spread(role: RoleRequest, nodes: int) -> str:
     return f"note: {replicas} on each of {nodes} nodes{starts}"
 
 
-def _with_saved_files(request: RunRequest, folder: Path) -> RunRequest:
+def with_saved_files(request: RunRequest, folder: Path) -> RunRequest:
     """Returns the request with the checkpoints that its scripts save among those that are kept. Raises
     SpecError for patterns of files that are never kept."""
     check_patterns(request.checkpoint_files)

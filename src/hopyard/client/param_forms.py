@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopyard.client.feedback import Notify
+from hopyard.client.param_types import check_types, folder_reader
 from hopyard.client.settings_file import check_settings
 from hopyard.config.key_values import Value
 from hopyard.config.run_request import RunRequest
@@ -26,6 +27,7 @@ from hopyard.domain.param_format import (
     param_format_from_json,
 )
 from hopyard.domain.script_analysis.analysis import analyse_notebook, analyse_script
+from hopyard.domain.script_analysis.source_tree import ReadSource
 from hopyard.domain.space import Choice, Constant, Parameter, Space
 from hopyard.domain.study import DEFAULT_BUDGET_PARAM, StudySpec
 from hopyard.domain.suggest import close_names
@@ -80,7 +82,7 @@ def with_param_format(
 
     folder: the code. searched: names of further parameters, which the trials of a study get. new_keys: those
     among them that Hydra adds, with their marks. Raises SpecError for a parameter that the script does not
-    take, or that is given twice.
+    take, that is given twice, or has a value of another type than its default.
     """
     forms = [_find_form(role.command, folder) for role in request.roles]
     form = _chosen_form(request.params_as, next((each for each in forms if each is not None), None))
@@ -98,6 +100,8 @@ def with_param_format(
     others = [name for name in names if name not in placeholder_names(words)]
     _check_flags(others, [role.command for role in request.roles], form, what)
     _check_names(others, form, notify, what)
+    typed = {name: request.params[name] for name in others if name in request.params}
+    check_types(typed, form, folder_reader(folder))
     if form is not None and form.style is ParamStyle.FILE:
         check_settings(others, searched, form.file, folder, notify)
     return replace(request, param_format=form)
@@ -300,14 +304,23 @@ def fork_changes(
     arguments: Sequence[str],
     *,
     texts: Mapping[str, str] | None = None,
+    read: ReadSource | None = None,
 ) -> ArgumentChanges:
     """Returns the changes of a fork with other parameters or other arguments of its script. New arguments
-    replace all arguments, and with them the parameters that were arguments. texts: of values, as typed.
-    Raises SpecError."""
+    replace all arguments, and with them the parameters that were arguments.
+
+    texts: of values, as typed. read: returns a file of the fork's code; by default, types are not checked.
+    Raises SpecError.
+    """
     places = placeholder_names(word for role in roles for word in role["command"])
     params, extended = _add_new_keys(_as_typed(params, texts or {}, form, places), form, {})
     _canonical(params, extended)
     changes = _fork_changes(roles, extended or ParamFormat(), old_params, params, arguments)
+    if read is not None:
+        commands = changes.roles or roles
+        named = placeholder_names(word for role in commands for word in role["command"])
+        given = {name: value for name, value in changes.params.items() if name not in named}
+        check_types(given, extended, read)
     return changes if extended is form else replace(changes, form=extended)
 
 
@@ -513,12 +526,7 @@ def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
     """Returns the form of the script that the command starts: a Python file, a module, or one that a shell
     script starts with its own arguments."""
 
-    def read(path: str) -> bytes | None:
-        try:
-            return (folder / path).read_bytes()
-        except (OSError, ValueError):
-            return None
-
+    read = folder_reader(folder)
     launcher: ParamFormat | None = None
     notebook = notebook_of(command)
     if notebook:

@@ -169,6 +169,25 @@ def read_code_file(client: Client, run: api.RunOut, path: str) -> bytes:
     return b"" if found is None else b"".join(read_run_file(client, run, found))
 
 
+def code_reader(client: Client, run: api.RunOut) -> Callable[[str], bytes | None]:
+    """Returns a function that reads the code that a run was submitted with: None for a file that is absent or
+    cannot be read, such as that of a run of another user."""
+    files: dict[str, RunFile] | None = None
+
+    def read(path: str) -> bytes | None:
+        nonlocal files
+        try:
+            if files is None:
+                stored = _stored_files(client, run["spec"].get("code"))
+                files = {file.path: file for file in stored if file.entry is not None}
+            return b"".join(read_run_file(client, run, files[path])) if path in files else None
+        except HopyardError:
+            files = files or {}
+            return None
+
+    return read
+
+
 def _read_live_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
     query: dict[str, str | int] = {"path": file.path, "rank": file.rank}
     if file.encoded:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
@@ -41,6 +41,15 @@ _SETTINGS_FILE_PATTERN = re.compile(
 _MAX_FRUITLESS_ATTEMPTS = 5
 
 
+class _Submission(NamedTuple):
+    """A run that is ready for its submission. extras: blobs beside the tree."""
+
+    client: Client
+    spec: api.SpecIn
+    tree: PackedTree
+    extras: dict[str, bytes]
+
+
 def submit_run(
     request: RunRequest,
     folder: Path,
@@ -61,6 +70,59 @@ def submit_run(
 
     The id is made here, so that a request without a response can be sent again without a second run.
     """
+    prepared = _prepare_run(
+        request,
+        folder,
+        interpreter=interpreter,
+        spec=spec,
+        trial=trial,
+        start_from=start_from,
+        notify=notify,
+        on_progress=on_progress,
+    )
+    body: api.SubmitIn = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": prepared.spec}
+    return send_with_blobs(
+        prepared.client,
+        lambda client: client.create_run(body, plan=1),
+        prepared.tree,
+        prepared.extras,
+        on_progress=on_progress,
+    )
+
+
+def preview_run(
+    request: RunRequest,
+    folder: Path,
+    *,
+    interpreter: str | None = None,
+    start_from: str | None = None,
+    notify: Notify = print_notice,
+    on_progress: ProgressFactory = no_progress,
+) -> api.PreviewOut:
+    """Returns when the run of `submit_run` would start. Nothing is uploaded or submitted."""
+    prepared = _prepare_run(
+        request,
+        folder,
+        interpreter=interpreter,
+        start_from=start_from,
+        notify=notify,
+        on_progress=on_progress,
+    )
+    return prepared.client.preview_run({"spec": prepared.spec})
+
+
+def _prepare_run(
+    request: RunRequest,
+    folder: Path,
+    *,
+    interpreter: str | None = None,
+    spec: Callable[..., Mapping[str, Any]] | None = None,
+    trial: RunRequest | None = None,
+    start_from: str | None = None,
+    notify: Notify,
+    on_progress: ProgressFactory,
+) -> _Submission:
+    """Packs the code and builds the spec, as `submit_run` describes."""
     probe = GitProbe(folder, notify=notify)
     try:
         extras: dict[str, bytes] = {}
@@ -101,10 +163,7 @@ def submit_run(
 
         checkpoint = find_start_checkpoint(client, start_from)
         run_spec["resume"], run_spec["forked_from"] = checkpoint, checkpoint["run"]
-    body: api.SubmitIn = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": run_spec}
-    return send_with_blobs(
-        client, lambda client: client.create_run(body, plan=1), tree, extras, on_progress=on_progress
-    )
+    return _Submission(client, run_spec, tree, extras)
 
 
 def _notify_of_replaced_folders(request: RunRequest, tree: PackedTree, notify: Notify) -> None:

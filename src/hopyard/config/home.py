@@ -173,6 +173,11 @@ class Home:
         return self.root / "cache" / "packed"
 
     @property
+    def scratch(self) -> Path:
+        """Files of single requests. A server that starts removes what an earlier one has left."""
+        return self.root / "cache" / "scratch"
+
+    @property
     def offline(self) -> Path:
         return self.root / "offline"
 

@@ -120,8 +120,14 @@ TOP_KEYS = (*RUN_KEYS, "restart", "launcher", "image", "container", "network", "
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:
     """Returns the run that `file` describes. `folder` is the folder of the code, and names the project if the
     file does not. Raises SpecError."""
-    top = _check_keys(read_yaml(file))
-    request = read_request(top, read_roles(top), base=file.parent, folder=folder)
+    return read_run_section(read_yaml(file), base=file.parent, folder=folder)
+
+
+def read_run_section(top: YamlSection, *, base: Path, folder: Path) -> RunRequest:
+    """Returns the run that the text of a file describes. Paths in it are relative to `base`. folder: as in
+    `read_run_file`. Raises SpecError."""
+    _check_keys(top)
+    request = read_request(top, read_roles(top), base=base, folder=folder)
     request = replace(
         request,
         evaluator=read_evaluator(top),

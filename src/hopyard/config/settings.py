@@ -10,6 +10,7 @@ retention: {checkpoints: 3}
 scheduler: {preempt_grace: 60s}
 runs: {pass_environment: [HF_HOME, "NCCL_*"], max_output: 1G, max_media: 1G, namespaces: true}
 containers: {base_image: "python:3.12-slim"}
+git: {hosts: [github.com, ssh://git.example.org], max_size: 1G, time: 5m}
 quotas: {storage_per_user: 500G, processes_per_replica: 16384}
 notifications: {targets: {lab: {webhook: https://hooks.slack.com/services/T0/B0/x}}}
 database: postgresql://hopyard@db.example/hopyard
@@ -25,6 +26,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hopyard.config import units
+from hopyard.config.git_settings import GIT_KEYS, GitSettings, read_git_settings
 from hopyard.config.limits import MAX_EXTRAS, MIN_STREAM_BYTES
 from hopyard.config.notification_settings import NotificationSettings, read_notifications
 from hopyard.config.quotas import QUOTA_KEYS, QuotaSettings, read_quotas
@@ -131,6 +133,7 @@ class HomeSettings:
     nodes: tuple[NodeSettings, ...] = ()
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
     containers: ContainerSettings = field(default_factory=ContainerSettings)
+    git: GitSettings = field(default_factory=GitSettings)
 
 
 def read_settings(file: Path) -> HomeSettings:
@@ -152,6 +155,7 @@ def read_settings(file: Path) -> HomeSettings:
         _read_nodes(top),
         read_notifications(top.section("notifications")),
         _read_containers(top.section("containers")),
+        read_git_settings(top.section("git")),
     )
 
 
@@ -164,6 +168,7 @@ _SECTION_KEYS: Mapping[str, tuple[str, ...]] = {
     "runs": ("pass_environment", "max_output", "max_metrics", "max_media", "namespaces"),
     "quotas": QUOTA_KEYS,
     "containers": ("base_image",),
+    "git": GIT_KEYS,
 }
 
 

@@ -20,9 +20,11 @@ FULL_COLLECTION_INTERVAL = timedelta(hours=1)
 
 
 def collect_young() -> None:
-    """Collects only young objects from now on, and never the imported modules."""
+    """Collects only young objects from now on, and never the imported modules. Enables the collector if it
+    was disabled during the imports."""
     gc.freeze()
     gc.set_threshold(YOUNG_THRESHOLD, YOUNG_PER_MIDDLE, DISABLED_THRESHOLD)
+    gc.enable()
     if _freeze_survivors not in gc.callbacks:
         gc.callbacks.append(_freeze_survivors)
 

@@ -41,6 +41,9 @@ class _ManifestRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     v: int
 
 
+_decode_record = msgspec.json.Decoder(_ManifestRecord).decode
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestSize:
     """The size of the tree of a manifest. blob_sizes: the blobs of its files, as in `Manifest.blob_sizes`."""
@@ -71,7 +74,7 @@ def measure_manifest(data: bytes) -> ManifestSize:
     """Validates like `Manifest.decode`, in a tenth of the time and a third of the memory. Data of another
     shape is refused where it begins to differ. Raises IntegrityError."""
     try:
-        record = msgspec.json.decode(data, type=_ManifestRecord)
+        record = _decode_record(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise IntegrityError(f"not a manifest: {error}") from error
     if record.v != 1:

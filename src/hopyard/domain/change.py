@@ -24,6 +24,7 @@ class ChangeKind(StrEnum):
     NODE = "node"
     QUEUES = "queues"
     RESERVATION = "reservation"
+    REPORT = "report"
     SERVER = "server"
 
 

@@ -104,7 +104,7 @@ def _base32(value: int, digits: int) -> str:
     return "".join(_BASE32[(value >> (5 * position)) & 31] for position in range(digits - 1, -1, -1))
 
 
-_RESERVED_RUN_IDS = frozenset({"counts"})  # of `GET /runs/counts`
+_RESERVED_RUN_IDS = frozenset({"compose", "counts", "preview"})  # paths below `/runs`
 
 
 def is_run_id(value: str) -> bool:

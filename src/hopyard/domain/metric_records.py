@@ -22,7 +22,7 @@ from hopyard.errors import IntegrityError
 
 DEFINITION, POINT, PURGE = 1, 2, 3
 NO_STEP = -(2**63)  # a point that was logged without a step; the reader assigns one
-_MAX_STEP = 2**63 - 1
+MAX_STEP = 2**63 - 1
 _POINT = struct.Struct("<BQqdd")
 _DEFINITION = struct.Struct("<BQH")
 _PURGE = struct.Struct("<BQq")
@@ -102,6 +102,14 @@ def read_point_blocks(
     the number of consumed bytes. on_purge: called with series and step of a purge, after the points before
     it were read. Raises the same errors.
     """
+    for part in read_point_views(data, names, on_purge):
+        yield part if isinstance(part, int) else unpack_points(part)
+
+
+def read_point_views(
+    data: bytes | memoryview, names: dict[int, str], on_purge: Callable[[int, int], object] | None = None
+) -> Iterator[memoryview | int]:
+    """As `read_point_blocks`, with the bytes of each block."""
     view = memoryview(data)
     offset = 0
     while offset < len(view):
@@ -109,7 +117,7 @@ def read_point_blocks(
             count = _count_points(view, offset)
             if not count:
                 break
-            yield _POINT.iter_unpack(view[offset : offset + count * POINT_BYTES])
+            yield view[offset : offset + count * POINT_BYTES]
             offset += count * POINT_BYTES
             continue
         if view[offset] == PURGE:
@@ -124,6 +132,11 @@ def read_point_blocks(
             break
         offset += size
     yield offset
+
+
+def unpack_points(block: memoryview) -> Iterator[tuple[int, int, int, float, float]]:
+    """Yields the points of a block of `read_point_views` as (kind, series, step, time, value)."""
+    return _POINT.iter_unpack(block)
 
 
 def complete_bytes(data: bytes) -> int:
@@ -182,4 +195,4 @@ def _count_points(view: memoryview, at: int) -> int:
 
 def step_after(step: int) -> int:
     """Returns the step of a point that is logged without one, where `step` is the one before it."""
-    return min(step + 1, _MAX_STEP)
+    return min(step + 1, MAX_STEP)

@@ -11,10 +11,12 @@ A name without a prefix is a field, else a metric, else a parameter, else a tag.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, RunName
@@ -28,7 +30,7 @@ TIME_FIELDS = ("submitted", "started", "ended")  # seconds since 1970
 DURATION_FIELDS = ("age", "took")  # seconds
 FIELDS = (
     *("name", "id", "user", "project", "number", "label", "phase", "queue", "priority", "dataset", "script"),
-    *("reason", "note", "archived", *DURATION_FIELDS, *TIME_FIELDS),
+    *("reason", "position", "note", "archived", *DURATION_FIELDS, *TIME_FIELDS),
 )
 PREFIXES = ("params", "metrics", "summary", "tags")
 _ALIASES = {
@@ -44,6 +46,8 @@ _ALIASES = {
 }
 MAX_QUERY_LENGTH = 2000
 _MAX_DEPTH = 50
+_FIELD_SET = frozenset(FIELDS)
+_Finder = Callable[["RunValues"], tuple[bool, "QueryValue"]]
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')|(?P<quoted>(?:[A-Za-z]+\.)?`[^`]*`)"
@@ -58,6 +62,14 @@ _UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _WORDS: dict[str, QueryValue] = {"true": True, "false": False, "null": None, "none": None}
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "~")
 _SYNONYMS = {"==": "=", "<>": "!=", "=~": "~"}
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _EXAMPLE = "for example: val_acc > 0.9 and params.lr < 1e-3"
 
 
@@ -86,19 +98,7 @@ class RunValues:
     def find(self, name: str) -> tuple[bool, QueryValue]:
         """Returns whether the run has the name, and its value. `metrics.NAME` and a bare name prefer the
         summary to the latest value, as leaderboards do."""
-        prefix, dot, rest = name.partition(".")
-        if dot and prefix in PREFIXES:
-            return _look_up(rest, self._places(prefix))
-        field = field_name(name)
-        if field in FIELDS:
-            value = self.fields.get(field)
-            return value is not None, value
-        return _look_up(name, (self.summary, self.metrics, self.params, self.tags))
-
-    def _places(self, prefix: str) -> tuple[Mapping[str, QueryValue], ...]:
-        if prefix == "metrics":
-            return self.summary, self.metrics
-        return ({"params": self.params, "summary": self.summary, "tags": self.tags}[prefix],)
+        return _finder(name)(self)
 
     def names(self) -> Iterator[str]:
         """Yields the names that this run has, beside its fields."""
@@ -119,18 +119,21 @@ def run_fields(
     datasets: Sequence[str],
     script: str,
     reason: str,
+    position: int | None,
     note: str,
     archived: bool,
     submitted_at: datetime,
     started_at: datetime | None,
     ended_at: datetime | None,
     served_s: float,
-    now: datetime,
+    now: datetime | None,
 ) -> dict[str, QueryValue]:
-    """Returns the fields of a run for a query at the time `now`. An empty text counts as no value."""
-    took = served_s
-    if started_at is not None and not served_s:
-        took = ((ended_at or now) - started_at).total_seconds()
+    """Returns the fields of a run for a query at the time `now`. An empty text counts as no value. With
+    None as `now`, `age` has no value, nor has `took` of a running run."""
+    took: float | None = None
+    if started_at is not None:
+        until = ended_at or now
+        took = served_s or (None if until is None else (until - started_at).total_seconds())
     return {
         "name": str(name),
         "id": run_id,
@@ -144,29 +147,32 @@ def run_fields(
         "dataset": " ".join(datasets) or None,
         "script": script.partition(":")[2] or None,
         "reason": reason or None,
+        "position": position,
         "note": note or None,
         "archived": archived,
-        "age": (now - submitted_at).total_seconds(),
-        "took": took if started_at is not None else None,
+        "age": None if now is None else (now - submitted_at).total_seconds(),
+        "took": took,
         "submitted": submitted_at.timestamp(),
         "started": None if started_at is None else started_at.timestamp(),
         "ended": None if ended_at is None else ended_at.timestamp(),
     }
 
 
-def run_values(run: Run, latest: Mapping[str, tuple[int, float]], *, now: datetime) -> RunValues:
-    """Returns what a query may look at of this run. latest: step and value of each metric."""
+def run_values(run: Run, latest: Mapping[str, tuple[int, float]], *, now: datetime | None) -> RunValues:
+    """Returns what a query may look at of this run. latest: step and value of each metric. now: as in
+    `run_fields`."""
     spec = run.spec
     fields = run_fields(
         run_id=run.id,
         name=run.name,
         label=spec.label,
-        phase=run.phase,
+        phase=str(run.phase),
         queue=spec.queue or DEFAULT_QUEUE,
         priority=DEFAULT_PRIORITY if spec.priority is None else spec.priority,
         datasets=[ref.name for ref in spec.datasets],
         script=spec.script,
         reason="" if run.exit is None else run.exit.reason,
+        position=run.position,
         note=run.note,
         archived=run.archived,
         submitted_at=run.submitted_at,
@@ -179,14 +185,45 @@ def run_values(run: Run, latest: Mapping[str, tuple[int, float]], *, now: dateti
     return RunValues(fields, {**spec.params, **run.params}, metrics, run.summary, spec.tags)
 
 
-def _look_up(name: str, places: Iterable[Mapping[str, QueryValue]]) -> tuple[bool, QueryValue]:
-    for place in places:
-        if name in place:
-            return True, place[name]
-        dashed = name.replace("-", "_")
-        if dashed in place:
-            return True, place[dashed]
-    return False, None
+def _finder(name: str) -> _Finder:
+    """Returns `RunValues.find` for one name. A query looks one name up in thousands of runs, so what follows
+    from the name alone is computed once."""
+    prefix, dot, rest = name.partition(".")
+    if dot and prefix in PREFIXES:
+        return _place_finder(prefix, rest)
+    field = field_name(name)
+    if field in _FIELD_SET:
+
+        def find_field(run: RunValues) -> tuple[bool, QueryValue]:
+            value = run.fields.get(field)
+            return value is not None, value
+
+        return find_field
+    return _place_finder("", name)
+
+
+def _place_finder(prefix: str, name: str) -> _Finder:
+    """Returns the finder of a name in the mappings that a prefix means."""
+    dashed = name.replace("-", "_")
+    is_dashed = dashed != name
+
+    def find(run: RunValues) -> tuple[bool, QueryValue]:
+        for place in _places(run, prefix):
+            if name in place:
+                return True, place[name]
+            if is_dashed and dashed in place:
+                return True, place[dashed]
+        return False, None
+
+    return find
+
+
+def _places(run: RunValues, prefix: str) -> tuple[Mapping[str, QueryValue], ...]:
+    if not prefix:
+        return run.summary, run.metrics, run.params, run.tags
+    if prefix == "metrics":
+        return run.summary, run.metrics
+    return (run.params if prefix == "params" else run.summary if prefix == "summary" else run.tags,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +232,17 @@ class RunQuery:
 
     text: str
     names: tuple[str, ...]
-    accepts: Callable[[RunValues], bool]
+    accepts: Callable[[RunValues], bool] = field(compare=False)  # follows from the text
 
 
 def field_name(name: str) -> str:
     """Returns the field that a name means (`state` means `phase`), or the name itself."""
     return _ALIASES.get(name, name)
+
+
+def depends_on_time(names: Iterable[str]) -> bool:
+    """Returns whether one of the names means a value that changes with the time: `age` or `took`."""
+    return any(field_name(name) in DURATION_FIELDS for name in names)
 
 
 def parse_query(text: str, *, what: str = "where") -> RunQuery:
@@ -224,15 +266,21 @@ def unknown_names(names: Sequence[str], runs: Iterable[RunValues]) -> dict[str, 
     return {name: closest_name(name, sorted(known)) for name in names if name in missing}
 
 
-def sort_key(run: RunValues, name: str, *, descending: bool) -> tuple[int, float, str]:
+def sort_key(name: str, *, descending: bool) -> Callable[[RunValues], tuple[int, float, str]]:
     """Returns the key that sorts runs by a name: numbers first, then texts, runs without a value last."""
-    found, value = run.find(name)
-    if not found or value is None or (isinstance(value, float) and math.isnan(value)):
-        return 2, 0.0, ""
-    number = _as_number(value)
-    if number is not None:
-        return 0, -number if descending else number, ""
-    return 1, 0.0, "".join(chr(0x10FFFF - ord(c)) for c in str(value)) if descending else str(value)
+    find = _finder(name)
+
+    def key(run: RunValues) -> tuple[int, float, str]:
+        found, value = find(run)
+        if not found or value is None or (isinstance(value, float) and math.isnan(value)):
+            return 2, 0.0, ""
+        number = _as_number(value)
+        if number is not None:
+            return 0, -number if descending else number, ""
+        text = str(value)
+        return 1, 0.0, "".join(chr(0x10FFFF - ord(c)) for c in text) if descending else text
+
+    return key
 
 
 def parse_sort(text: str) -> tuple[str, bool]:
@@ -346,22 +394,25 @@ class _Parser:
 
     def _read_comparison(self) -> Callable[[RunValues], bool]:
         name = self._read_name()
+        find = _finder(name)
         token = self._peek()
-        operator = "" if token is None or token.kind != "operator" else _SYNONYMS.get(token.text, token.text)
-        if operator in _COMPARISONS:
+        sign = "" if token is None or token.kind != "operator" else _SYNONYMS.get(token.text, token.text)
+        if sign in _COMPARISONS:
             self.index += 1
-            value = self._read_value(name, operator)
-            return lambda run: _compare(run.find(name), operator, value)
+            compare = _comparison(sign, self._read_value(name, sign))
+            return lambda run: compare(find(run))
         negated = self._take("not") is not None
         if self._take("in"):
-            values = self._read_list(name)
-            return lambda run: (
-                run.find(name)[0]
-                and any(_compare(run.find(name), "=", value) for value in values) is not negated
-            )
+            comparisons = [_comparison("=", value) for value in self._read_list(name)]
+
+            def is_member(run: RunValues) -> bool:
+                found = find(run)
+                return found[0] and any(compare(found) for compare in comparisons) is not negated
+
+            return is_member
         if negated:
             raise self.error(self._position(), "comes where `in` is expected")
-        return lambda run: run.find(name)[0]
+        return lambda run: find(run)[0]
 
     def _read_name(self) -> str:
         token = self._peek()
@@ -426,37 +477,36 @@ class _Parser:
         return values
 
 
-def _compare(found: tuple[bool, QueryValue], operator: str, value: QueryValue) -> bool:
-    has, actual = found
+def _comparison(sign: str, value: QueryValue) -> Callable[[tuple[bool, QueryValue]], bool]:
+    """Returns the test of what `RunValues.find` returns against a value."""
     if value is None:
-        return (operator == "=" and actual is None) or (operator == "!=" and actual is not None)
-    if not has or actual is None:
-        return False
-    if operator == "~":
-        return str(value).lower() in str(actual).lower()
-    left, right = _as_number(actual), _as_number(value)
-    if isinstance(actual, bool) is not isinstance(value, bool) or left is None or right is None:
-        return _compare_texts(_text(actual), operator, _text(value))
-    if math.isnan(right):
-        return {"=": math.isnan(left), "!=": not math.isnan(left)}.get(operator, False)
-    return {
-        "=": left == right,
-        "!=": left != right,
-        "<": left < right,
-        "<=": left <= right,
-        ">": left > right,
-        ">=": left >= right,
-    }[operator]
+        return lambda found: (sign == "=" and found[1] is None) or (sign == "!=" and found[1] is not None)
+    if sign == "~":
+        part = str(value).lower()
+        return lambda found: found[0] and found[1] is not None and part in str(found[1]).lower()
+    right, text, is_bool = _as_number(value), _text(value), isinstance(value, bool)
+    compare = _OPERATORS[sign]
+
+    def test(found: tuple[bool, QueryValue]) -> bool:
+        actual = found[1]
+        if not found[0] or actual is None:
+            return False
+        left = _as_number(actual)
+        if isinstance(actual, bool) is not is_bool or left is None or right is None:
+            return _compare_texts(_text(actual), sign, text)
+        if math.isnan(right):
+            return {"=": math.isnan(left), "!=": not math.isnan(left)}.get(sign, False)
+        return compare(left, right)
+
+    return test
 
 
 def _text(value: QueryValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _compare_texts(left: str, operator: str, right: str) -> bool:
+def _compare_texts(left: str, sign: str, right: str) -> bool:
     """Texts are ordered only against texts: a text is neither above nor below a number."""
-    if operator in ("=", "!="):
-        return (left == right) is (operator == "=")
-    if _NUMBER.fullmatch(left) or _NUMBER.fullmatch(right):
+    if sign not in ("=", "!=") and (_NUMBER.fullmatch(left) or _NUMBER.fullmatch(right)):
         return False
-    return {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[operator]
+    return _OPERATORS[sign](left, right)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from hopyard.domain.gang import ANY_NODE
 from hopyard.domain.run import RoleSpec, RunSpec
@@ -18,6 +18,7 @@ _MAX_COMMAND_LENGTH = 512  # of all commands of a run
 _MAX_ITEMS = 4  # pools, models and extras of a role
 # the summary of more roles has only their number and their request of the usual resources
 _MAX_ROLES = 8
+_Record = TypeVar("_Record", bound=Any)
 _SEARCHER_KEYS, _BEGINNING_KEYS = ("name",), ("study",)
 
 
@@ -29,7 +30,7 @@ def summarise_spec(spec: RunSpec) -> RunSpec:
     is omitted.
     """
     share = _MAX_COMMAND_LENGTH // max(1, len(spec.roles))
-    return replace(
+    return _with(
         spec,
         roles=tuple(
             _brief_role(role, max(32, share), truncate_lists=len(spec.roles) <= _MAX_ROLES)
@@ -38,11 +39,17 @@ def summarise_spec(spec: RunSpec) -> RunSpec:
         params=truncate_values(spec.params),
         env={},
         secrets=(),
-        param_format=None if spec.param_format is None else replace(spec.param_format, options={}),
+        param_format=None if spec.param_format is None else _with(spec.param_format, options={}),
         tags=truncate_values(spec.tags),
-        environment=replace(spec.environment, packages={}, editable={}, links={}),
+        environment=_with(spec.environment, packages={}, editable={}, links={}),
         study=None if spec.study is None else _brief_study(spec.study),
     )
+
+
+def _with(record: _Record, **fields: Any) -> _Record:
+    """Returns the record with these fields. A copy is slow, and most specs are short already."""
+    is_same = all(getattr(record, name) == value for name, value in fields.items())
+    return record if is_same else replace(record, **fields)
 
 
 def truncate_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,17 +86,17 @@ def _brief_role(role: RoleSpec, max_length: int, *, truncate_lists: bool) -> Rol
         max_length -= len(word) + 1
     request, where = role.resources, role.where
     if truncate_lists:
-        where = replace(
+        where = _with(
             where,
             pools=where.pools[:_MAX_ITEMS],
             labels=tuple(_limit_total_length(where.labels, _MAX_LABELS_LENGTH // _MAX_ROLES)),
         )
-        resources = replace(
+        resources = _with(
             request, extras=request.extras[:_MAX_ITEMS], gpu_models=request.gpu_models[:_MAX_ITEMS]
         )
-        return replace(role, command=tuple(words), where=where, resources=resources)
-    resources = replace(request, extras=(), gpu_models=request.gpu_models[:1])
-    return replace(role, command=tuple(words), where=ANY_NODE, topology=None, resources=resources)
+        return _with(role, command=tuple(words), where=where, resources=resources)
+    resources = _with(request, extras=(), gpu_models=request.gpu_models[:1])
+    return _with(role, command=tuple(words), where=ANY_NODE, topology=None, resources=resources)
 
 
 def _brief_study(study: Mapping[str, Any]) -> dict[str, Any]:

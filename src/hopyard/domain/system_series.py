@@ -16,7 +16,8 @@ def sample_values(sample: Mapping[str, Any]) -> Iterator[tuple[str, float | None
 
     The names are `sys/cpu` in percent of a core, `sys/memory` in bytes, `sys/disk_read` and `sys/disk_write`
     in bytes per second, `sys/host_network_in` and `sys/host_network_out` in bytes per second of all processes
-    of the host, and `sys/gpu0` (percent) with `sys/gpu0_memory` for each GPU.
+    of the host. For each GPU: `sys/gpu0` (percent), `sys/gpu0_memory`, and `sys/gpu0_temperature` in degrees
+    Celsius if the GPU has a sensor.
     """
     yield CPU, sample["cpu_percent"]
     yield MEMORY, float(sample["memory_bytes"])
@@ -27,3 +28,5 @@ def sample_values(sample: Mapping[str, Any]) -> Iterator[tuple[str, float | None
     for gpu in sample["gpus"]:
         yield f"{SYSTEM_PREFIX}gpu{gpu['index']}", gpu["utilisation_percent"]
         yield f"{SYSTEM_PREFIX}gpu{gpu['index']}_memory", float(gpu["memory_bytes"])
+        if gpu.get("temperature_celsius") is not None:
+            yield f"{SYSTEM_PREFIX}gpu{gpu['index']}_temperature", gpu["temperature_celsius"]

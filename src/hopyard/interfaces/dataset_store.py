@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -22,6 +22,7 @@ class DatasetStore(Protocol):
         user: str,
         message: str,
         now: datetime,
+        derived_from: str = "",
     ) -> tuple[DatasetVersion, bool]:
         """Returns the version with this manifest: the newest one if it has it already (False), else a new one
         (True).
@@ -51,7 +52,24 @@ class DatasetStore(Protocol):
         """Returns the oldest version that was not deleted; None if there is none."""
         ...
 
+    async def count_runs(self, names: Sequence[str], /) -> Mapping[str, int]:
+        """Returns the number of runs that use each of these datasets; datasets without runs are absent."""
+        ...
+
+    async def freed_manifests(self, name: str, number: int | None, /) -> Sequence[Digest]:
+        """Returns the manifests that the deletion of one version, or of all, leaves without a reference: no
+        run and no other version has them. Raises NotFound for an unknown dataset."""
+        ...
+
     async def set_metric(self, name: str, metric: str, higher_is_better: bool | None, /) -> None: ...
+    async def set_description(self, name: str, text: str, /, *, base: int | None = None) -> int:
+        """Stores the description of a dataset, and returns its revision.
+
+        base: the revision that it replaces; None for any. A text that is stored already changes nothing.
+        Raises NotFound; Conflict for another revision.
+        """
+        ...
+
     async def delete(self, name: str, number: int | None, /) -> int:
         """Deletes one version, or the dataset with all versions; returns the number of deleted versions.
         Raises NotFound; Conflict while a live run uses it."""

@@ -5,11 +5,13 @@ from datetime import datetime
 from typing import Protocol
 
 from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.inbox import InboxEntry, InboxPosition
 from hopyard.domain.notification import Alert, Notification
 
 
 class NotificationStore(Protocol):
-    """The notifications about runs that are not sent yet. Those of the end of a run are stored with it."""
+    """The notifications about runs that are not sent yet, and the inboxes of users. The notifications of the
+    end of a run are stored with it."""
 
     async def record_alert(
         self, run: RunId, alert: Alert, /, *, attempt: AttemptId | None, now: datetime
@@ -35,3 +37,25 @@ class NotificationStore(Protocol):
 
     async def record_not_sent(self, notification: Notification, reason: str, /, *, now: datetime) -> None:
         """Records a failed attempt at delivery. The last one gives the notification up, with an event."""
+
+    async def list_inbox(
+        self,
+        user: str,
+        /,
+        *,
+        limit: int,
+        before: InboxPosition | None = None,
+        after: datetime | None = None,
+    ) -> Sequence[InboxEntry]:
+        """Returns the alerts of the user's runs, and the ends of those that are no trials, newest first:
+        before a position, and later than `after`."""
+        ...
+
+    async def inbox_read_until(self, user: str, /) -> datetime | None:
+        """Returns the time until which the user has read the inbox; None for nothing yet."""
+        ...
+
+    async def mark_inbox_read(self, user: str, /, *, until: datetime) -> datetime:
+        """Marks entries until this time as read. Returns the stored time, which is never set back. The mark
+        is removed with its user."""
+        ...

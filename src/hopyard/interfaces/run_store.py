@@ -79,6 +79,33 @@ class RunSummary:
     extremes: Mapping[str, Extremes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class RunAttempt:
+    """An attempt with the run to which it belongs. queue: the run's queue now."""
+
+    run: RunId
+    name: RunName
+    queue: str
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFilter:
+    """Attempts that held resources at some time between `since` and `until`; all conditions that are set must
+    hold.
+
+    queues: only runs that are in one of these queues now. node: only attempts with a replica there. before:
+    the placement time and the id of the last attempt of the previous page.
+    """
+
+    since: datetime
+    until: datetime
+    queues: frozenset[str] | None = None
+    node: str | None = None
+    before: tuple[datetime, AttemptId] | None = None
+    limit: int = 1000
+
+
 class RunStore(Protocol):
     """Runs and their records. The ClusterStore changes phases."""
 
@@ -100,9 +127,12 @@ class RunStore(Protocol):
         """Returns the matching runs, newest first."""
         ...
 
-    async def query_values(self, where: RunFilter, /, *, now: datetime) -> Sequence[tuple[RunId, RunValues]]:
+    async def query_values(
+        self, where: RunFilter, /, *, now: datetime | None
+    ) -> Sequence[tuple[RunId, RunValues]]:
         """Returns the ids of the matching runs, newest first, with the values for a query at the time `now`.
-        Params and tags may be truncated as in a brief listing."""
+        Params and tags may be truncated as in a brief listing. now: None is faster, if neither `age` nor
+        `took` is looked at: all runs lack an `age`, and running ones a `took`."""
         ...
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
@@ -120,6 +150,10 @@ class RunStore(Protocol):
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         """Returns the attempts in order of their number."""
+        ...
+
+    async def attempts_between(self, where: AttemptFilter, /) -> Sequence[RunAttempt]:
+        """Returns the matching attempts of all runs, the newest placement first, then by descending id."""
         ...
 
     async def events(

@@ -19,6 +19,7 @@ from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.errors import NotFound, SpecError
 from hopyard.mop_runtime.driver.journal_index import JournalIndex
 from hopyard.mop_runtime.worker import unit
+from hopyard.mop_runtime.worker.trial_output import trial_output
 from hopyard.trainables.config import Config
 from hopyard.trainables.protocol import Trainable
 from hopyard.trial_state.decode import decode
@@ -181,18 +182,19 @@ def _replay_hop(
     partitions = tuple(PartitionId(int(index_value)) for index_value in hop["partitions"])
     epochs = int(trial_start.get("epochs") or trial_start["budget"])
     config = Config(dict(trial_start["params"]), trial, seed, epoch, epochs)
-    if hop["start_from"]:
-        state = unit.load_state(trainable, states.get_copy(str(hop["start_from"])), config)
-    else:
-        state = unit.init_state(trainable, config, seed)
-    if len(partitions) == 1:
-        state = unit.train(trainable, state, open_partition(partitions[0], "train"), config)
-    else:
-        opened = [open_partition(partition, "train") for partition in partitions]
-        state = unit.train_together(
-            trainable, state, opened, config, list, seed=seed, group_partitions=list(map(int, partitions))
-        )
-    data = bytearray(unit.encode_state(trainable, state).to_bytes())
+    with trial_output(trial):  # what user code logs belongs to no run
+        if hop["start_from"]:
+            state = unit.load_state(trainable, states.get_copy(str(hop["start_from"])), config)
+        else:
+            state = unit.init_state(trainable, config, seed)
+        if len(partitions) == 1:
+            state = unit.train(trainable, state, open_partition(partitions[0], "train"), config)
+        else:
+            opened = [open_partition(partition, "train") for partition in partitions]
+            state = unit.train_together(
+                trainable, state, opened, config, list, seed=seed, group_partitions=list(map(int, partitions))
+            )
+        data = bytearray(unit.encode_state(trainable, state).to_bytes())
     states.put(name, data)
     yield ReplayResult(trial, epoch, partitions, index.digests.get(name, ""), digest(data))
     gathered: dict[PartitionId, Any] = {}
@@ -200,12 +202,14 @@ def _replay_hop(
         evaluated: tuple[PartitionId, ...] = ()
         if record["kind"] == "measured":
             parts = [gathered[partition] for partition in sorted(gathered)]
-            metrics = unit.measure(trainable, parts, config, seed=seed)
+            with trial_output(trial):
+                metrics = unit.measure(trainable, parts, config, seed=seed)
         else:
             partition = PartitionId(int(record["partition"]))
-            loaded = unit.load_state(trainable, bytearray(data), config)
-            opened_partition = open_partition(partition, record["of"])
-            metrics, part = unit.evaluate(trainable, loaded, opened_partition, config)
+            with trial_output(trial):
+                loaded = unit.load_state(trainable, bytearray(data), config)
+                opened_partition = open_partition(partition, record["of"])
+                metrics, part = unit.evaluate(trainable, loaded, opened_partition, config)
             evaluated = (partition,)
             if part is not None:
                 # as it arrives in another process

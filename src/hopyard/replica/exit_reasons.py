@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -13,6 +14,9 @@ from hopyard.replica.failure_reason import abort_reason, failure_reason
 from hopyard.replica.signal_text import signal_text
 
 _FULL_DISK_BYTES = 64 * 1024  # less than a traceback needs
+# Python prints this in place of an error that could not be written; a moment later another process may have
+# removed files of the full disk, or the part of a record that it could not write
+_LOST_ERROR, _SCARCE_BYTES = "lost sys.stderr", 64 * 1024 * 1024
 _NODE_OUT_OF_MEMORY = (
     "; the kernel killed processes of this node for lack of memory in these seconds: request memory with "
     "`--memory` to get a node with enough"
@@ -29,16 +33,17 @@ def exit_from_status(
     exit_text: str = "",
     begins: Mapping[str, int] | None = None,
     node_out_of_memory: bool = False,
-    disk_full: bool = False,
+    free_bytes: float = math.inf,
 ) -> Exit:
-    """Returns the exit for a wait status. exit_text: what the script passed to `sys.exit`. disk_full: whether
-    the disk of `stderr` was full when the process ended, so that it could not write its error. begins: where
+    """Returns the exit for a wait status. exit_text: what the script passed to `sys.exit`. free_bytes: of
+    the disk of `stderr` when the process ended; on a full disk it could not write its error. begins: where
     the output of the process begins, by stream; an earlier process of the replica wrote the rest."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
         error_line = failure_reason(stderr, stdout, exit_text=exit_text, begins=begins)
+        disk_full = is_disk_full(free_bytes) or (error_line == _LOST_ERROR and free_bytes < _SCARCE_BYTES)
         return Exit(
             ExitKind.EXIT_CODE,
             code,
@@ -69,13 +74,18 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def is_disk_full(folder: Path) -> bool:
-    """Returns whether the disk of `folder` has no space for a traceback."""
+def free_disk_bytes(folder: Path) -> float:
+    """Returns the free bytes of the disk of `folder`; infinity if they are unknown."""
     try:
         disk = os.statvfs(folder)
     except OSError:
-        return False
-    return disk.f_bavail * disk.f_frsize < _FULL_DISK_BYTES
+        return math.inf
+    return disk.f_bavail * disk.f_frsize
+
+
+def is_disk_full(free_bytes: float) -> bool:
+    """Returns whether a disk has no space for a traceback."""
+    return free_bytes < _FULL_DISK_BYTES
 
 
 def read_node_oom_kills() -> int:

@@ -60,6 +60,9 @@ class FolderRecord(msgspec.Struct):
     checkpoints: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+_decode_record = msgspec.json.Decoder(FolderRecord).decode
+
+
 @dataclass(frozen=True, slots=True)
 class FileUpload:
     """An uploaded file. found: after the upload, the file that was read, and the one at its path if any."""
@@ -153,7 +156,7 @@ class RunFolder:
         """Reads what an earlier replica of the attempt, or another one of the gang, has stored."""
         try:
             data = read_below(self.gang.root, _RECORD_FILE, max_bytes=256 * 2**20)
-            record = msgspec.json.decode(data, type=FolderRecord)
+            record = _decode_record(data)
             self._manifest = Manifest.decode(record.manifest.encode())
             self._digest = Digest(blake3(record.manifest.encode()).hexdigest())
             self._stamps, self.checkpoints.recorded = record.stamps, record.checkpoints

@@ -9,6 +9,10 @@ lock in use. Ends when the socket closes; the replicas continue.
 from __future__ import annotations
 
 import gc
+
+if __name__ == "__main__":
+    gc.disable()  # the imports create hardly any garbage; serve() enables it again
+
 import json
 import os
 import select
@@ -41,6 +45,7 @@ def serve(descriptor: int) -> None:
     gc.collect()
     # the collector never visits existing objects again, so forked replicas keep sharing their pages
     gc.freeze()
+    gc.enable()
     pending = b""
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)

@@ -204,7 +204,7 @@ class Supervisor:
                     return self._status is not None
                 # before others see its end: they may remove the files that filled the disk
                 if child.si_pid == self.pid:
-                    self._termination.check_disk_full()
+                    self._termination.check_disk()
                 pid, status = os.waitpid(child.si_pid, 0)
             except ChildProcessError:
                 return self._status is not None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from hopyard.replica import process_tree
@@ -111,7 +112,14 @@ class _Gpus:
                 )
             except self._nvml.NVMLError:
                 continue  # a GPU that fell off the bus must not end the run's metrics
-            samples.append(
-                {"index": index, "utilisation_percent": float(rates.gpu), "memory_bytes": int(memory.used)}
-            )
+            sample = {
+                "index": index,
+                "utilisation_percent": float(rates.gpu),
+                "memory_bytes": int(memory.used),
+            }
+            with suppress(self._nvml.NVMLError):  # some virtual GPUs have no sensor
+                sample["temperature_celsius"] = float(
+                    self._nvml.nvmlDeviceGetTemperature(handle, self._nvml.NVML_TEMPERATURE_GPU)
+                )
+            samples.append(sample)
         return samples

@@ -82,6 +82,7 @@ class TailPositions(msgspec.Struct):
 def read_positions(folder: ReplicaDir) -> TailPositions | None:
     """Returns the positions that the replica of this folder wrote last; None if it has followed no files."""
     try:
+        # the decoder of msgspec would refuse paths with bytes that are not UTF-8
         return msgspec.convert(json.loads(read_below(folder.root, EVENT_POSITIONS)), TailPositions)
     except (OSError, ValueError):
         return None

@@ -19,6 +19,7 @@ from hopyard.replica.exit_reasons import (
     exit_code_from_status,
     exit_from_status,
     format_seconds,
+    free_disk_bytes,
     is_disk_full,
 )
 from hopyard.replica.replica_dir import ReplicaDir, SafePointExit
@@ -57,7 +58,7 @@ class Termination:
     _sigterm_sent: bool = False
     _save_requested: bool = False  # by SIGUSR1, of a script without safe points
     _signal: str = DEFAULT_STOP_SIGNAL
-    _disk_full: bool = False
+    _free_bytes: float = math.inf
     _time_limit_order: StopOrder | None = None  # the order of the time limit, if it was the first order
 
     def apply_order(self, order: StopOrder, now: float) -> None:
@@ -119,9 +120,9 @@ class Termination:
         except (ProcessLookupError, PermissionError):
             return
 
-    def check_disk_full(self) -> None:
-        """Called when the process has ended: checks whether its disk is full, which may be the reason."""
-        self._disk_full = is_disk_full(self.folder.streams)
+    def check_disk(self) -> None:
+        """Called when the process has ended: reads how full its disk is, which may be the reason."""
+        self._free_bytes = free_disk_bytes(self.folder.streams)
 
     def exit(self, status: int, *, node_out_of_memory: bool) -> Exit:
         """Returns the exit of the process for its wait status."""
@@ -132,7 +133,7 @@ class Termination:
             exit_text=self.folder.read_exit_text(),
             begins=self.output_begins,
             node_out_of_memory=node_out_of_memory,
-            disk_full=self._disk_full,
+            free_bytes=self._free_bytes,
         )
         safe_point_exit = self.folder.read_safe_point_exit()
         if self.exit_cause is None:
@@ -145,7 +146,11 @@ class Termination:
         # the script could not write its record; only the exit code is known
         if safe_point_exit is None and self.awaits_safe_point and process_exit.code == SAFE_POINT_EXIT_CODE:
             safe_point_exit = SafePointExit(
-                0, None, DISK_FULL_REASON if self._disk_full else "its exit reason could not be written"
+                0,
+                None,
+                DISK_FULL_REASON
+                if is_disk_full(self._free_bytes)
+                else "its exit reason could not be written",
             )
         if self._time_limit_order is not None and (
             safe_point_exit is not None or self.exit_cause.kind is ExitKind.TIME_LIMIT

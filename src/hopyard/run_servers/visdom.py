@@ -46,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:  # noqa: ARG001
         module.tornado_settings |= {
             "static_path": str(scripts.folder),
             "template_path": str(scripts.folder),
+            "static_handler_class": _file_handler(),
             "autoreload": False,
         }
         asyncio.run(_serve(module, scripts, folder))
@@ -73,6 +74,24 @@ async def _serve(module: Any, scripts: Any, folder: Path) -> None:
             application.has_changes = False
             save_environments(application.state, folder)
     server.stop()
+
+
+def _file_handler() -> Any:
+    """Returns the handler of Visdom's static files, as a class."""
+    from tornado.web import HTTPError, StaticFileHandler
+
+    class FileHandler(StaticFileHandler):
+        """Makes addresses outside of its folder, too: Visdom's page names `../user/style.css` as a static
+        file, which Tornado refuses since 6.6. Browsers ask for `/user/style.css`."""
+
+        @classmethod
+        def get_version(cls, settings: dict[str, Any], path: str) -> str | None:
+            try:
+                return super().get_version(settings, path)
+            except HTTPError:
+                return None
+
+    return FileHandler
 
 
 def _application(base: Any, folder: Path) -> Any:

@@ -25,20 +25,27 @@ from hopyard.server.ports.port_proxy import PortProxy
 from hopyard.server.rates import UserRateLimits
 from hopyard.server.responses import JSON, encode, simple_error_response
 from hopyard.server.routes.alerts import alert_endpoints
+from hopyard.server.routes.allocations import allocation_endpoints
 from hopyard.server.routes.attempts import attempt_endpoints
 from hopyard.server.routes.audit import audit_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.commands import command_endpoints
+from hopyard.server.routes.compose import compose_endpoints
 from hopyard.server.routes.consoles import console_endpoints
+from hopyard.server.routes.dataset_files import dataset_file_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
 from hopyard.server.routes.events import event_endpoints
 from hopyard.server.routes.files import file_endpoints
+from hopyard.server.routes.git_code import git_code_endpoints
+from hopyard.server.routes.inbox import inbox_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
 from hopyard.server.routes.media import media_endpoints
 from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.ports import port_endpoints
+from hopyard.server.routes.preview import preview_endpoints
 from hopyard.server.routes.queues import queue_endpoints
+from hopyard.server.routes.reports import report_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
 from hopyard.server.routes.run_batch import run_batch_endpoints
 from hopyard.server.routes.run_facets import run_facet_endpoints
@@ -51,6 +58,8 @@ from hopyard.server.routes.session import session_endpoints
 from hopyard.server.routes.stars import star_endpoints
 from hopyard.server.routes.streams import stream_endpoints
 from hopyard.server.routes.studies import study_endpoints
+from hopyard.server.routes.study_views import study_view_endpoints
+from hopyard.server.routes.timeline import timeline_endpoints
 from hopyard.server.routes.tokens import token_endpoints
 from hopyard.server.routes.usage import usage_endpoints
 from hopyard.server.routes.users import user_endpoints
@@ -82,11 +91,16 @@ def all_endpoints(
         *blob_endpoints(services),
         *run_list_endpoints(services),
         *run_facet_endpoints(services),
+        *preview_endpoints(services),
+        *compose_endpoints(services),
+        *git_code_endpoints(services),
         *run_batch_endpoints(services),  # before the path of a single run
         *run_endpoints(services),
         *event_endpoints(services),
         *star_endpoints(services),
+        *inbox_endpoints(services),
         *view_endpoints(services),
+        *report_endpoints(services),
         *command_endpoints(services),
         *alert_endpoints(services),
         *stream_endpoints(services),
@@ -96,13 +110,17 @@ def all_endpoints(
         *console_endpoints(services, ConsoleAccess(services) if consoles is None else consoles),
         *port_endpoints(services, PortAccess(services) if access is None else access),
         *study_endpoints(services),
+        *study_view_endpoints(services),
         *checkpoint_endpoints(services),
         *leaderboard_endpoints(services),
         *dataset_endpoints(services),
+        *dataset_file_endpoints(services),
         *queue_endpoints(services),
         *reservation_endpoints(services),
         *why_endpoints(services),
         *node_endpoints(services),
+        *allocation_endpoints(services),
+        *timeline_endpoints(services),
         *usage_endpoints(services),
         *audit_endpoints(services, actions),
         *user_endpoints(services),
@@ -156,8 +174,8 @@ def create_api(
         [Route(API_PREFIX + path, EndpointResource(group, guard)) for path, group in groups.items()],
         default=_not_found_app,
     )
-    web = WebApp(api, WebFiles(WEB_FOLDER if web_folder is None else web_folder))
-    consoles = ConsoleProxy(web, services, console_access)
+    web = WebApp(api, WebFiles(WEB_FOLDER if web_folder is None else web_folder), services.now)
+    consoles = ConsoleProxy(web, services, console_access, sessions)
     return PortProxy(consoles, services, access, on_close=consoles.close)
 
 

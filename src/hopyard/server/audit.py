@@ -82,6 +82,8 @@ _RECORDED_FIELDS = frozenset(
         "port",
         "rank",
         "archived",
+        "access",
+        "revision",
         "action",
         "shared",
     ]

@@ -54,7 +54,7 @@ class Caller:
     that run only.
 
     scopes: of a user's token, including implied scopes. token: its id. server: whether the caller is another
-    server of the database. session: whether the request came with the cookie of a browser.
+    server of the database. session: the id of the session if the request came with the cookie of a browser.
     """
 
     user: str
@@ -63,7 +63,7 @@ class Caller:
     scopes: frozenset[Scope] = ALL_SCOPES
     token: str = ""
     server: bool = False
-    session: bool = False
+    session: str = ""
 
     def require_scope(self, scope: Scope) -> None:
         """Raises Forbidden when the request came with a user's token that lacks the scope."""
@@ -243,15 +243,20 @@ class TokenAuthenticator:
         if len(self._use_recorded_at) >= _MAX_CACHED_TOKENS:
             self._use_recorded_at.clear()
         self._use_recorded_at[key] = now
-        task = asyncio.get_running_loop().create_task(self._store_use(key, now))
+        self.record_later(self._store.record_use(key, now=now), "a token")
+
+    def record_later(self, write: Awaitable[None], subject: str) -> None:
+        """Runs the write of a last use. No request waits for it, and `close` does. subject: of the log's
+        line if it fails."""
+        task = asyncio.get_running_loop().create_task(self._write(write, subject))
         self._use_tasks.add(task)
         task.add_done_callback(self._use_tasks.discard)
 
-    async def _store_use(self, key: str, now: datetime) -> None:
+    async def _write(self, write: Awaitable[None], subject: str) -> None:
         try:
-            await self._store.record_use(key, now=now)
+            await write
         except HopyardError as error:  # a full disk, or a database that is down
-            log.info("the last use of a token was not recorded: %s", error.message)
+            log.info("the last use of %s was not recorded: %s", subject, error.message)
 
     async def close(self) -> None:
         """Waits for pending writes."""

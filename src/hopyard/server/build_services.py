@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from hopyard.config.git_settings import GitSettings
 from hopyard.controller.blob_gc import BlobCollector
 from hopyard.controller.checkpoint_retention import delete_expired_checkpoints
 from hopyard.controller.controller import Controller
@@ -31,6 +32,7 @@ from hopyard.interfaces.engine import ConnectsConsoles, ConnectsPorts, Engine, F
 from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
+from hopyard.interfaces.report_store import ReportStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.saved_view_store import SavedViewStore
@@ -72,6 +74,7 @@ async def build_services(
     reservations: ReservationStore,
     usage: UsageStore,
     saved_views: SavedViewStore,
+    reports: ReportStore,
     audit: AuditStore,
     changes: ChangeFeed,
     storage: StorageStore,
@@ -99,6 +102,7 @@ async def build_services(
     server_key: str = "",
     check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None,
     base_image: str = "",
+    git: GitSettings | None = None,
 ) -> Services:
     """Returns the services.
 
@@ -122,6 +126,9 @@ async def build_services(
 
     async def has_visdom(user: str) -> bool:
         return await find_visdom_run(runs, user) is not None
+
+    async def live_sessions(user: str) -> set[str]:
+        return {session.id for session in await sessions.list_sessions(user, now=clock.now())}
 
     def on_run_changed(run: RunId) -> None:
         tokens.invalidate_run(run)
@@ -193,7 +200,9 @@ async def build_services(
         streams=streams,
         series=SeriesCache(streams),
         tokens=tokens,
-        token_connections=TokenConnections(access.list_tokens, now=clock.now, is_live_attempt=is_live),
+        token_connections=TokenConnections(
+            access.list_tokens, live_sessions=live_sessions, now=clock.now, is_live_attempt=is_live
+        ),
         manifests=manifests,
         blob_access=BlobAccess(runs, blobs),
         remote_blobs=remote_blobs,
@@ -202,6 +211,7 @@ async def build_services(
         reservations=reservations,
         usage=usage,
         saved_views=saved_views,
+        reports=reports,
         audit=audit,
         storage=storage_quota,
         controller=controller,
@@ -229,6 +239,7 @@ async def build_services(
         server_key=server_key,
         check_targets=check_targets,
         base_image=base_image,
+        git=git or GitSettings(),
         wake=engine.wake if isinstance(engine, ReplicaNotifier) else wake_nothing,
         work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
         connect_port=engine.connect_port if isinstance(engine, ConnectsPorts) else refuse_port,

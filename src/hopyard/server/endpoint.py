@@ -34,6 +34,7 @@ from hopyard.domain.ids import (
     AttemptId,
     split_attempt,
 )
+from hopyard.domain.report import REPORT_ID_PATTERN
 from hopyard.domain.text import escape
 from hopyard.errors import AuthError, HopyardError, NotFound, RunEnded, ServerUnavailable
 from hopyard.server import json_integers
@@ -185,6 +186,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "stream": (r"stdout|stderr|metrics|tensorboard|events|system|journal", "a stream"),
     "step": (r"[0-9]{1,18}", "a step"),
     "item": (r"[0-9]{1,9}-[0-9]{1,6}-[0-9]{1,15}", "an item of the list of media"),
+    "trial": (r"[0-9]{1,9}", "the number of a trial"),
     "number": (r"[0-9]{1,9}", "a number that counts from 1"),
     "version": (r"[0-9]{1,9}|newest", "a version: its number, or `newest` (also written 0)"),
     "digest": (DIGEST_PATTERN, "a BLAKE3 digest"),
@@ -194,7 +196,9 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "reservation": (NAME_PATTERN, "a reservation's name"),
     "secret": (VARIABLE_PATTERN, "a secret's name"),
     "view": (r"[^/?#%&=.\x00-\x20\x7f][^/?#%&=\x00-\x1f\x7f]{0,127}", "the name of a view"),
+    "report": (REPORT_ID_PATTERN, "a report's id"),
     "token": (r"[0-9a-f]{12}", "a token's id"),
+    "session": (r"[0-9a-f]{12}", "the id of a session"),
     "user": (NAME_PATTERN, "a user's name"),
     "project": (NAME_PATTERN, "a project's name"),
 }

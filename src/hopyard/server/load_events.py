@@ -16,14 +16,15 @@ from hopyard.interfaces.run_store import RunFilter, RunStore
 from hopyard.server.responses import encode
 from hopyard.server.schemas.events import EventOut, EventRunOut
 from hopyard.server.schemas.runs import encode_latest
-from hopyard.tracking.event_hub import Event
+from hopyard.tracking.event_filter import Event
 from hopyard.tracking.ingest import StreamIngest
 
 _Latest = Mapping[str, tuple[int, float]]
-_PLAIN_KINDS: Mapping[ChangeKind, Literal["node", "queues", "reservation"]] = {
+_PLAIN_KINDS: Mapping[ChangeKind, Literal["node", "queues", "reservation", "report"]] = {
     ChangeKind.NODE: "node",
     ChangeKind.QUEUES: "queues",
     ChangeKind.RESERVATION: "reservation",
+    ChangeKind.REPORT: "report",
 }
 
 
@@ -73,7 +74,7 @@ def _deleted(change: Change) -> Event:
 
 def _encode(
     change: Change,
-    kind: Literal["run", "study", "node", "queues", "reservation"],
+    kind: Literal["run", "study", "node", "queues", "reservation", "report"],
     run: EventRunOut | None = None,
 ) -> bytes:
     out = EventOut(kind, change.change, change.subject, change.detail, change.at)

@@ -108,9 +108,9 @@ def _trial_spec(spec: RunSpec) -> Mapping[str, Any]:
 
 async def inherit_run(services: Services, source: Run, caller: Caller) -> tuple[Run, tuple[str, ...]]:
     """Returns the run from which a fork by this caller starts, and the names of variables and secrets that
-    the fork does not inherit."""
+    the fork does not inherit. A token that may only read inherits as another user does: it sees no values."""
     user = caller.require_user()
-    if user == source.name.user:
+    if may_see_values(caller, source):
         return source, ()
     inherited = inherit_spec(source.spec, await services.access.secret_names(user))
     return replace(source, spec=inherited.spec), inherited.dropped

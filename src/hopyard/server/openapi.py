@@ -24,6 +24,7 @@ _STATUS_DESCRIPTIONS = {
     408: "the request did not arrive in time",
     409: "conflict: the state changed meanwhile, or blobs are missing; read the state again and retry",
     414: "the address is too long",
+    416: "the content has none of the requested bytes; `Content-Range` has its size",
     421: "unknown host name: the server does not accept this `Host` header",
     422: "the request or its bytes do not match the schema",
     429: "rate limit of the user; `Retry-After` says when to retry",

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from hopyard.domain.ids import RunId
 from hopyard.domain.metric_values import encode_param
-from hopyard.domain.run_query import QueryValue, RunValues, parse_query
+from hopyard.domain.run_query import QueryValue, RunValues, depends_on_time, parse_query
 from hopyard.interfaces.run_store import RunFilter, RunStore
 from hopyard.server.select_runs import check_names
 
@@ -81,10 +81,11 @@ async def _matching_values(
     runs: RunStore, where: RunFilter, query: str | None, now: datetime
 ) -> AsyncIterator[list[RunValues]]:
     parsed = None if query is None else parse_query(query)
+    at = now if parsed is not None and depends_on_time(parsed.names) else None
     before: RunId | None = None
     found, skipped = False, list[tuple[RunId, RunValues]]()
     while True:
-        rows = await runs.query_values(replace(where, before=before, limit=_CHUNK), now=now)
+        rows = await runs.query_values(replace(where, before=before, limit=_CHUNK), now=at)
         matching = [values for _, values in rows if parsed is None or parsed.accepts(values)]
         found = found or bool(matching)
         skipped = [] if found or parsed is None else [*skipped, *rows]

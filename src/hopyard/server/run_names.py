@@ -10,14 +10,19 @@ from hopyard.domain.ids import RUN_ID_PATTERN, RunId
 from hopyard.domain.run import Run
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
+_IDS_PER_LISTING = 500
 _RUN_REFERENCE = re.compile(rf"\brun ({RUN_ID_PATTERN})\b")
 
 
 async def run_names(runs: RunStore, ids: Iterable[str]) -> Mapping[str, str]:
     """Returns the names of the runs that exist, by ID."""
-    run_ids = frozenset(RunId(run_id) for run_id in ids)
-    matches = await runs.list(RunFilter(ids=run_ids, limit=len(run_ids), brief=True)) if run_ids else []
-    return {run.id: str(run.name) for run in matches}
+    run_ids = sorted({RunId(run_id) for run_id in ids})
+    names: dict[str, str] = {}
+    for start in range(0, len(run_ids), _IDS_PER_LISTING):
+        some = frozenset(run_ids[start : start + _IDS_PER_LISTING])
+        matches = await runs.list(RunFilter(ids=some, limit=len(some), brief=True))
+        names |= {run.id: str(run.name) for run in matches}
+    return names
 
 
 async def replace_run_ids(runs: RunStore, texts: Sequence[str]) -> list[str]:

@@ -9,14 +9,22 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hopyard.domain.ids import RunId
-from hopyard.domain.run_query import RunQuery, RunValues, parse_query, parse_sort, sort_key, unknown_names
+from hopyard.domain.run_query import (
+    RunQuery,
+    RunValues,
+    depends_on_time,
+    parse_query,
+    parse_sort,
+    sort_key,
+    unknown_names,
+)
 from hopyard.errors import Conflict, SpecError
 from hopyard.interfaces.run_store import RunFilter, RunStore
 
 _MAX_RUNS = 1_000_000  # looked at for one sorted page
 _KEPT = timedelta(minutes=1)  # how long the order of a sorted listing serves further pages
 _MAX_LISTINGS, _MAX_KEPT_IDS = 16, 200_000
-_FIRST_CHUNK, _MAX_CHUNK = 500, 8000  # runs read together, in the order of the listing
+_FIRST_CHUNK, _CHUNK_GROWTH, _MAX_CHUNK = 500, 4, 8000  # runs read together, in the order of the listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +68,25 @@ async def select_runs(
     listings: where the order of a sorted listing is kept for its further pages.
     """
     parsed = None if query is None else parse_query(query)
+    names = () if parsed is None else parsed.names
     if sort is None:
-        return await _scan(runs, where, parsed, now)
+        return await _scan(runs, where, parsed, now if depends_on_time(names) else None)
+    name, descending = parse_sort(sort)
     everything = replace(where, before=None, limit=_MAX_RUNS)
     key = repr((everything, query, sort))
     order: Sequence[RunId] = ()
     if listings is not None and where.before is not None:
         order = listings.find(key, now)
     if where.before is None or where.before not in order:
-        rows = await runs.query_values(everything, now=now)
-        order = await asyncio.to_thread(_sort, rows, parsed, sort)  # the loop serves others meanwhile
+        rows = await runs.query_values(everything, now=now if depends_on_time((*names, name)) else None)
+        # the loop serves others meanwhile
+        order = await asyncio.to_thread(_sort, rows, parsed, name, descending=descending)
         if listings is not None:
             listings.keep(key, order, now)
     return _cut_page(order, where)
 
 
-async def _scan(runs: RunStore, where: RunFilter, query: RunQuery | None, now: datetime) -> RunPage:
+async def _scan(runs: RunStore, where: RunFilter, query: RunQuery | None, now: datetime | None) -> RunPage:
     """Reads runs from `where.before` on, until the page is full: all pages together read each run once."""
     found: list[RunId] = []
     passed: list[tuple[RunId, RunValues]] = []  # for the hint of a query that no run fulfils
@@ -86,7 +97,7 @@ async def _scan(runs: RunStore, where: RunFilter, query: RunQuery | None, now: d
         passed += [] if found else rows
         if len(rows) < size:
             break
-        before, size = rows[-1][0], min(2 * size, _MAX_CHUNK)
+        before, size = rows[-1][0], min(_CHUNK_GROWTH * size, _MAX_CHUNK)
     if query is not None and not found and where.before is None:
         check_names(query.names, (), passed)
     return RunPage(found[: where.limit], len(found) > where.limit)
@@ -96,12 +107,13 @@ def _accepted(rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None) -
     return [run for run, values in rows if query is None or query.accepts(values)]
 
 
-def _sort(rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None, sort: str) -> list[RunId]:
+def _sort(
+    rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None, name: str, *, descending: bool
+) -> list[RunId]:
     found = [row for row in rows if query is None or query.accepts(row[1])]
-    name, descending = parse_sort(sort)
-    check_names(query.names if query is not None and not found else (), (name,) if name else (), rows)
-    if name:
-        found.sort(key=lambda row: sort_key(row[1], name, descending=descending))  # stable: newest first
+    check_names(query.names if query is not None and not found else (), (name,), rows)
+    key = sort_key(name, descending=descending)
+    found.sort(key=lambda row: key(row[1]))  # stable: newest first
     return [run for run, _ in found]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from hopyard.config.git_settings import GitSettings
 from hopyard.controller.blob_gc import BlobCollector
 from hopyard.controller.controller import Controller
 from hopyard.controller.node_failures import NodeFailures
@@ -22,6 +23,7 @@ from hopyard.interfaces.command_store import CommandStore
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.engine import PortStream
 from hopyard.interfaces.notification_store import NotificationStore
+from hopyard.interfaces.report_store import ReportStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.saved_view_store import SavedViewStore
@@ -78,6 +80,7 @@ class Services:
     the replicas of an attempt sync now, if the engine can. connect_port: as of `ConnectsPorts`.
     check_targets: raises SpecError for a target of notifications that the server cannot notify.
     connect_console: as of `ConnectsConsoles`. base_image: of containers of a run that names no image.
+    git: which repositories users may name.
     connections, token_connections: to ports and consoles.
     """
 
@@ -102,6 +105,7 @@ class Services:
     reservations: ReservationStore
     usage: UsageStore
     saved_views: SavedViewStore
+    reports: ReportStore
     audit: AuditStore
     storage: StorageQuota
     controller: Controller
@@ -130,6 +134,7 @@ class Services:
     check_targets: Callable[[Sequence[NotifyTarget]], None] = lambda _: None
     connect_console: ConnectConsole = refuse_console
     base_image: str = ""
+    git: GitSettings = field(default_factory=GitSettings)
 
     async def latest_metrics(self, run: RunId) -> Mapping[str, tuple[int, float]]:
         """Returns the newest points of a run, also those that are only in memory."""

@@ -26,7 +26,7 @@ from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecErr
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun, RunStore
 from hopyard.scheduler.explain.placement_messages import never_fits_message
-from hopyard.scheduler.placement.never_fits import never_fits
+from hopyard.server.node_cache import NodeCache
 from hopyard.server.placement_hints import placement_hints
 from hopyard.server.queue_cache import assign_queue
 from hopyard.server.services import Services
@@ -62,24 +62,11 @@ async def submit_run(
     new_id = check_run_id(run_id) if run_id is not None else new_run_id(now, _RANDOM.randbytes(7))
     requested = spec
     if not offline:
-        await check_secrets(services, spec, user)
-        if spec.forked_from is None:  # a target that was removed since does not prevent a fork
-            services.check_targets(spec.on_end)
-        nodes = await services.node_cache.get()
-        tree = await services.queue_cache.tree()
-        spec = assign_queue(
-            tree,
-            requested,
-            user=user,
-            owner=services.queue_cache.owner,
-            is_trial=requested.parent is not None,
-        )
-        check_trial_queue(tree, spec, user=user, owner=services.queue_cache.owner)
-        await check_can_ever_start(services, spec, user, nodes)
+        spec = await accept_spec(services, requested, user)
     await services.storage.check_quota(user)
     async with services.blob_collector.paused():
         pinned = (
-            replace(spec, datasets=await _pin_versions(services.datasets, spec.datasets))
+            replace(spec, datasets=await pin_versions(services.datasets, spec.datasets))
             if spec.datasets
             else spec
         )
@@ -118,6 +105,37 @@ async def submit_run(
     return run
 
 
+async def accept_spec(services: Services, requested: RunSpec, user: str) -> RunSpec:
+    """Returns the spec with its queue and priority, after every check of a submission that needs no blobs.
+
+    Raises SpecError, NotFound (a secret), Forbidden (the queue), DoesNotFit.
+    """
+    await check_secrets(services, requested, user)
+    await _check_targets(services, requested)
+    nodes = await services.node_cache.get()
+    tree = await services.queue_cache.tree()
+    spec = assign_queue(
+        tree,
+        requested,
+        user=user,
+        owner=services.queue_cache.owner,
+        is_trial=requested.parent is not None,
+    )
+    check_trial_queue(tree, spec, user=user, owner=services.queue_cache.owner)
+    await check_can_ever_start(services, spec, user, nodes)
+    return spec
+
+
+async def _check_targets(services: Services, requested: RunSpec) -> None:
+    """Raises SpecError for an unknown target of `on_end`. A target that was removed since does not prevent a
+    fork."""
+    targets = requested.on_end
+    if targets and requested.forked_from is not None:
+        inherited = (await services.runs.get(requested.forked_from)).spec.on_end
+        targets = tuple(target for target in targets if target not in inherited)
+    services.check_targets(targets)
+
+
 async def check_secrets(services: Services, spec: RunSpec, user: str) -> None:
     """Raises NotFound for a secret that the user does not have; SpecError for one that is a variable as
     well."""
@@ -147,7 +165,7 @@ async def check_can_ever_start(services: Services, spec: RunSpec, user: str, nod
     """Raises DoesNotFit if the run, or a trial of the study, can never start. Either no node is large enough,
     or a limit of its queue is too low."""
     for requested_spec in filter(None, (spec, _trial_spec(spec))):
-        check_fits(requested_spec, nodes)
+        check_fits(services.node_cache, requested_spec, nodes)
         await services.queue_cache.check_admissible(_to_gang(requested_spec, user), nodes)
 
 
@@ -160,9 +178,9 @@ def _trial_spec(spec: RunSpec) -> RunSpec | None:
     )
 
 
-def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
+def check_fits(cache: NodeCache, spec: RunSpec, nodes: Sequence[Node]) -> None:
     """Raises DoesNotFit, with what is missing, when the gang exceeds all nodes."""
-    cause = never_fits(_to_gang(spec, ""), nodes)
+    cause = cache.never_fits_cause(_to_gang(spec, ""), nodes)
     if cause is not None:
         raise DoesNotFit(
             never_fits_message(cause),
@@ -184,7 +202,9 @@ def _to_gang(spec: RunSpec, user: str) -> Gang:
     )
 
 
-async def _pin_versions(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[DatasetRef, ...]:
+async def pin_versions(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[DatasetRef, ...]:
+    """Returns the references with the versions and manifests that a run would read now. Raises NotFound,
+    SpecError."""
     pinned: list[DatasetRef] = []
     for index, ref in enumerate(refs):
         version = await store.version(ref.name, ref.version)
@@ -210,7 +230,7 @@ async def _pin_trial_versions(store: DatasetStore, spec: RunSpec) -> RunSpec:
             "manifest": ref.manifest,
             **({"path": ref.path} if ref.path else {}),
         }
-        for ref in await _pin_versions(store, trial.datasets)
+        for ref in await pin_versions(store, trial.datasets)
     ]
     return replace(spec, study={**spec.study, "trial": {**spec.study["trial"], "datasets": refs}})
 

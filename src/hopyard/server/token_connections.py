@@ -1,14 +1,14 @@
 """The open connections to ports and consoles, streamed responses and events, by the token of their user.
 
 A connection may stay open for days. It ends when its token is revoked, expires, or its user is removed. That
-of a run ends with the run.
+of a browser also ends with its session, and that of a run with the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -22,16 +22,19 @@ log = logging.getLogger("hopyard.server")
 
 
 class TokenConnections:
-    """list_tokens: as of `AccessStore`. is_live_attempt: as of `TokenAuthenticator`."""
+    """list_tokens: as of `AccessStore`. live_sessions: returns the ids of the sessions of a user.
+    is_live_attempt: as of `TokenAuthenticator`."""
 
     def __init__(
         self,
         list_tokens: Callable[[str], Awaitable[Sequence[Token]]],
         *,
+        live_sessions: Callable[[str], Awaitable[Collection[str]]],
         now: Callable[[], datetime],
         is_live_attempt: Callable[[AttemptId], Awaitable[bool]],
     ) -> None:
-        self._list_tokens, self._now, self._is_live_attempt = list_tokens, now, is_live_attempt
+        self._list_tokens, self._live_sessions = list_tokens, live_sessions
+        self._now, self._is_live_attempt = now, is_live_attempt
         self._open: dict[object, tuple[Caller, Callable[[], None], Scope]] = {}
         self._checks: asyncio.Task[None] | None = None
 
@@ -39,8 +42,8 @@ class TokenConnections:
     def opened(
         self, caller: Caller, abort: Callable[[], None], *, scope: Scope = Scope.SUBMIT
     ) -> Iterator[None]:
-        """Calls `abort` once the caller's token is no longer valid, or has not this scope, until the end of
-        the context."""
+        """Calls `abort` once the caller's token is no longer valid, or has not this scope, or the caller's
+        session has ended, until the end of the context."""
         key = object()
         self._open[key] = caller, abort, scope
         if self._checks is None:
@@ -54,7 +57,7 @@ class TokenConnections:
                 self._checks = None
 
     async def abort_invalid(self) -> None:
-        """Aborts the connections of tokens that are no longer valid."""
+        """Aborts the connections of tokens that are no longer valid, and of sessions that have ended."""
         attempts = {caller.attempt for caller, *_ in self._open.values() if caller.attempt is not None}
         for attempt in attempts:
             if not await self._is_live_attempt(attempt):
@@ -65,12 +68,13 @@ class TokenConnections:
             tokens = await self._list_tokens(user)
             now = self._now()
             scopes = {token.id: expand_scopes(token.scopes) for token in tokens if not token.is_expired(now)}
-            for caller, abort, scope in list(self._open.values()):
-                if (
-                    caller.attempt is None
-                    and caller.user == user
-                    and scope not in scopes.get(caller.token, ())
-                ):
+            own = [
+                entry for entry in self._open.values() if entry[0].attempt is None and entry[0].user == user
+            ]
+            has_sessions = any(caller.session for caller, *_ in own)
+            sessions = {"", *(await self._live_sessions(user) if has_sessions else ())}
+            for caller, abort, scope in own:
+                if scope not in scopes.get(caller.token, ()) or caller.session not in sessions:
                     abort()
 
     async def _check_periodically(self) -> None:

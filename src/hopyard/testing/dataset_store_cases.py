@@ -76,6 +76,46 @@ class DatasetCases:
         assert await stores.datasets.first_version("many") == await stores.datasets.version("many", 2)
         assert await stores.datasets.first_version("none") is None
 
+    async def test_version_keeps_its_origin(self, stores: Stores) -> None:
+        await push(stores, "raw", "a")
+        pushed, _ = await stores.datasets.push(
+            "clean",
+            make_digest("b"),
+            size_bytes=1,
+            files=1,
+            user="alice",
+            message="",
+            now=time_at(0),
+            derived_from="raw:1",
+        )
+        assert pushed.derived_from == "raw:1"
+        assert await stores.datasets.version("clean", 1) == pushed
+        assert (await stores.datasets.version("raw", 1)).derived_from == ""
+
+    async def test_runs_are_counted_by_dataset(self, stores: Stores) -> None:
+        for name in ("mnist", "cifar", "unused"):
+            await push(stores, name, name)
+        both = (DatasetRef("mnist", 1, make_digest("mnist")), DatasetRef("cifar", 0, None))
+        await submit_run(stores, datasets=both)
+        await submit_run(stores, datasets=both[:1])
+        counts = await stores.datasets.count_runs(["mnist", "cifar", "unused", "missing"])
+        assert dict(counts) == {"mnist": 2, "cifar": 1}
+        assert dict(await stores.datasets.count_runs([])) == {}
+
+    async def test_manifests_that_a_deletion_frees(self, stores: Stores) -> None:
+        for content in "abc":
+            await push(stores, "mnist", content)
+        await push(stores, "copy", "b")
+        await submit_run(stores, datasets=(DatasetRef("mnist", 3, make_digest("c")),))
+        freed = stores.datasets.freed_manifests
+        assert await freed("mnist", 1) == [make_digest("a")]
+        for number in (2, 3):  # another dataset has the one, a run the other
+            assert await freed("mnist", number) == []
+        assert await freed("mnist", None) == [make_digest("a")]
+        assert await freed("mnist", 9) == []
+        with pytest.raises(NotFound):
+            await freed("mnits", 1)
+
     async def test_metric_of_leaderboard(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")
         for metric, direction in (("val_acc", True), ("loss", False), ("", None)):
@@ -83,6 +123,31 @@ class DatasetCases:
             dataset = await stores.datasets.find("mnist")
             assert dataset is not None
             assert (dataset.metric, dataset.higher_is_better) == (metric, direction)
+
+    async def test_description_is_changed_by_revision(self, stores: Stores) -> None:
+        await push(stores, "mnist", "a")
+
+        async def stored() -> tuple[str, int]:
+            (dataset,) = await stores.datasets.list()
+            assert dataset == await stores.datasets.find("mnist")
+            return dataset.description, dataset.description_revision
+
+        assert await stored() == ("", 0)
+        assert await stores.datasets.set_description("mnist", "# Digits Ⅱ\n", base=0) == 1
+        assert await stores.datasets.set_description("mnist", "# Digits Ⅱ\n", base=0) == 1, "sent again"
+        with pytest.raises(Conflict):
+            await stores.datasets.set_description("mnist", "other", base=0)
+        assert await stored() == ("# Digits Ⅱ\n", 1)
+        assert await stores.datasets.set_description("mnist", "other") == 2
+        await push(stores, "mnist", "b")
+        await stores.datasets.set_metric("mnist", "acc", None)
+        assert await stored() == ("other", 2)
+        assert await stores.datasets.set_description("mnist", "", base=2) == 3
+        with pytest.raises(NotFound):
+            await stores.datasets.set_description("cifar", "x")
+        await stores.datasets.delete("mnist", None)
+        await push(stores, "mnist", "c")
+        assert await stored() == ("", 0)
 
     async def test_unknown_dataset_is_reported_with_close_names(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from hopyard.domain.ids import RunId
+from hopyard.domain.inbox import InboxEntry
 from hopyard.domain.notification import CLAIM, END_DELAY, MAX_ALERTS, Alert, NotifyOn, NotifyTarget
 from hopyard.domain.run import RunEventKind
 from hopyard.errors import NotFound
@@ -92,3 +93,33 @@ class NotificationCases:
         await stores.cluster.record_status(exited_status(attempt), now=time_at(1))
         await stores.runs.delete(run)
         assert not await stores.notifications.claim_notifications(10, now=time_at(100))
+
+    async def test_inbox_lists_alerts_and_ends_of_a_user_in_pages(self, stores: ClusterStores) -> None:
+        run, attempt = await started_run(stores)
+        alerts = [Alert(f"alert {index}", time_at(0), "diverged") for index in range(3)]
+        for alert in alerts:
+            await stores.notifications.record_alert(run, alert, attempt=attempt, now=time_at(5))
+        user = (await stores.runs.get(run)).name.user
+        inbox = stores.notifications.list_inbox
+        assert {entry.alert for entry in await inbox(user, limit=9)} == set(alerts)
+        await stores.cluster.record_status(exited_status(attempt), now=time_at(9))
+        whole = await inbox(user, limit=9)
+        assert [entry.alert is None for entry in whole] == [True, False, False, False]
+        ended_at = (await stores.runs.get(run)).ended_at
+        assert [entry.position.at for entry in whole] == [ended_at, time_at(5), time_at(5), time_at(5)]
+        paged: list[InboxEntry] = []
+        while page := await inbox(user, limit=1, before=paged[-1].position if paged else None):
+            paged += page
+        assert paged == list(whole)
+        assert [entry.alert for entry in await inbox(user, limit=9, after=time_at(5))] == [None]
+        assert not await inbox("another", limit=9)
+        await stores.runs.delete(run)
+        assert not await inbox(user, limit=9)
+
+    async def test_read_mark_of_an_inbox_is_never_set_back(self, stores: ClusterStores) -> None:
+        assert await stores.notifications.inbox_read_until("alice") is None
+        for until, stored in ((5, 5), (3, 5), (7, 7)):
+            found = await stores.notifications.mark_inbox_read("alice", until=time_at(until))
+            assert found == time_at(stored)
+        assert await stores.notifications.inbox_read_until("alice") == time_at(7)
+        assert await stores.notifications.inbox_read_until("bob") is None

@@ -18,7 +18,11 @@ from hopyard.testing.plan_cases import CheckCases, PromiseCases, QuotaCases, Sna
 from hopyard.testing.preempt_cases import PreemptCases
 from hopyard.testing.queue_store_cases import QueueCases
 from hopyard.testing.reservation_store_cases import ReservationCases
+from hopyard.testing.run_mark_cases import RunMarkCases
 from hopyard.testing.run_store_cases import CreateCases, EndCases, ListCases, RecordCases
+from hopyard.testing.saved_view_store_cases import SavedViewCases
+from hopyard.testing.session_store_cases import SessionCases
+from hopyard.testing.timeline_cases import TimelineCases
 from hopyard.testing.usage_store_cases import UsageCases
 
 
@@ -28,6 +32,7 @@ class ClusterStoreContract(
     ListCases,
     RecordCases,
     EndCases,
+    RunMarkCases,
     SnapshotCases,
     PlanCases,
     CheckCases,
@@ -46,6 +51,7 @@ class ClusterStoreContract(
     QueueCases,
     ReservationCases,
     UsageCases,
+    TimelineCases,
     CommandCases,
 ):
     """Everything that scheduling needs.
@@ -60,5 +66,7 @@ class ClusterStoreContract(
         return "asyncio"
 
 
-class StoreContract(ClusterStoreContract, DatasetCases, AccessCases, AuditCases):
+class StoreContract(
+    ClusterStoreContract, DatasetCases, AccessCases, AuditCases, SessionCases, SavedViewCases
+):
     """A whole database. Its fixture `stores` is a `testing.stores.Stores`."""

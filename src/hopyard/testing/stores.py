@@ -24,6 +24,8 @@ from hopyard.interfaces.notification_store import NotificationStore
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
 from hopyard.interfaces.run_store import NewRun, RunStore
+from hopyard.interfaces.saved_view_store import SavedViewStore
+from hopyard.interfaces.session_store import SessionStore
 from hopyard.interfaces.usage_store import UsageStore
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -57,6 +59,8 @@ class Stores(ClusterStores):
     datasets: DatasetStore
     access: AccessStore
     audit: AuditStore
+    sessions: SessionStore
+    saved_views: SavedViewStore
 
 
 def time_at(seconds: float) -> datetime:

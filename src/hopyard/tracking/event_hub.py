@@ -1,8 +1,10 @@
 """Sends changes to any number of clients.
 
 One task reads the log of changes, loads the state of what changed once, and keeps the newest events. Every
-client has only a position. A client that is further behind than the kept events reads the log itself, a page
-at a time. So a slow client uses no memory, delays no write, and misses nothing.
+client has only a position. Clients with equal filters at the same position share the bytes of their next
+events. A client that is further behind than the kept events reads the log, a page at a time. So a slow client
+uses no memory, and misses nothing. Clients are woken in small groups, and pages of the log are read one after
+another, each followed by a break. So many clients delay no write.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
-from hopyard.domain.change import Change, ChangeKind, Position, RunChange, latest_of_topics
+from hopyard.domain.change import Change, ChangeKind, Position, latest_of_topics
 from hopyard.domain.ids import RunId
-from hopyard.domain.run_query import RunQuery, RunValues
 from hopyard.errors import HopyardError
 from hopyard.interfaces.change_feed import ChangeFeed
+from hopyard.tracking.event_batch import EventBatch, Sent
+from hopyard.tracking.event_filter import Event, EventFilter
 from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 STUDY_KIND = "study"
@@ -29,66 +32,16 @@ _PRUNE_INTERVAL_S = 600.0
 _POLL_INTERVAL_S = 1.0  # for writes of other servers, and between frequent changes
 _MIN_INTERVAL_S = 0.05  # between two reads of the log
 _INTERVAL_PER_CLIENT_S = 0.0005  # so that many clients wake less often
-_PAGE, _MAX_EVENTS_AT_ONCE = 500, 100
+_PAGE = 500
+_MAX_EVENTS_AT_ONCE = 100  # of a client; also the page of a client that is behind
 _MAX_KEPT_EVENTS = 1000  # in memory
-_MAX_CATCHING_UP = 4  # clients that read the log at the same time
+_MAX_KEPT_BATCHES, _MAX_KEPT_PAGES = 1024, 16
+_WOKEN_AT_ONCE = 32  # clients
 log = logging.getLogger("hopyard.server")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A change with the state of its subject. data: JSON for clients, the same for all. values: what a query
-    may look at; None for what is no run, or is deleted."""
-
-    change: Change
-    data: bytes
-    kind: str
-    user: str = ""
-    project: str = ""
-    values: RunValues | None = None
-
-
 Load = Callable[[Sequence[Change]], Awaitable[Sequence[Event]]]
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """All conditions that are set must hold. kinds, changes: any of these. runs, user, project, query: only
-    of runs; the deletion of a run fulfils every query."""
-
-    kinds: frozenset[str] = frozenset()
-    changes: frozenset[str] = frozenset()
-    runs: frozenset[str] = frozenset()
-    user: str | None = None
-    project: str | None = None
-    query: RunQuery | None = None
-
-    def accepts(self, event: Event) -> bool:
-        change = event.change
-        if (self.kinds and event.kind not in self.kinds) or (
-            self.changes and change.change not in self.changes
-        ):
-            return False
-        if change.kind is not ChangeKind.RUN:
-            # with conditions on runs, other kinds are sent only on request
-            return bool(self.kinds) or not (self.runs or self.user or self.project or self.query)
-        if (self.runs and change.subject not in self.runs) or (
-            (self.user and event.user != self.user) or (self.project and event.project != self.project)
-        ):
-            return False
-        if self.query is None or change.change == RunChange.DELETED:
-            return True
-        return event.values is not None and self.query.accepts(event.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What a client gets next. event: None for a heartbeat. is_reset: changes may be missing, so the client
-    must list everything again."""
-
-    position: Position
-    event: Event | None = None
-    is_reset: bool = False
+_Found = tuple[Sequence[Event], tuple[int, int] | None]  # events, and the row up to which they are complete
 
 
 class EventClient:
@@ -164,7 +117,10 @@ class EventHub:
         self._unsent_frequent: dict[object, Change] = {}
         self._head: Position | None = None  # None: the log is not being read
         self._wake: asyncio.Event | None = None
-        self._catching_up = asyncio.Semaphore(_MAX_CATCHING_UP)
+        # shared by clients, until there are new events
+        self._batches: dict[tuple[Position, bool, EventFilter], tuple[EventBatch | None, Position]] = {}
+        self._pages: dict[tuple[Position, bool], _Found] = {}  # of clients that are behind
+        self._reading_page = asyncio.Lock()
         self._is_closed = False
 
     def close(self) -> None:
@@ -196,6 +152,8 @@ class EventHub:
                         await self._publish_frequent()
                 else:
                     self._head = None
+                    self._batches.clear()
+                    self._pages.clear()
             except HopyardError as error:  # a database that is down
                 log.info("the log of changes was not read: %s", error.message)
                 await asyncio.sleep(_POLL_INTERVAL_S)
@@ -213,7 +171,7 @@ class EventHub:
 
     async def follow(
         self, client: EventClient, after: Position | None, accepts: EventFilter
-    ) -> AsyncIterator[Sequence[Sent]]:
+    ) -> AsyncIterator[EventBatch]:
         """Yields what changes, from the position `after`, or from now on, until the client is closed; up to a
         hundred events together.
 
@@ -221,29 +179,23 @@ class EventHub:
         """
         with self._register(client):
             position, is_complete = await self._start(after)
-            yield [Sent(position, is_reset=not is_complete)]
+            yield EventBatch([Sent(position, is_reset=not is_complete)])
             while not client.has_ended():
                 client.clear()  # before the read: a change after it wakes the client again
                 before = position
                 for frequent in (False, True):
-                    events, end = await self._next(position, frequent)
+                    batch, end = await self._next_batch(position, frequent, accepts)
                     if end is None:
                         position = await self._feed.newest()
-                        yield [Sent(position, is_reset=True)]
+                        yield EventBatch([Sent(position, is_reset=True)])
                         break
-                    accepted: list[Sent] = []
-                    for event in events:
-                        change = event.change
-                        position = position.advance(change.seq, change.tag, frequent=frequent)
-                        if accepts.accepts(event):
-                            accepted.append(Sent(position, event))
-                    if accepted:
-                        yield accepted
+                    if batch is not None:
+                        yield batch
                     if client.has_ended():
                         return
-                    position = position.advance(*end, frequent=frequent)
+                    position = end
                 if position == before and not client.has_ended() and not await client.wait(HEARTBEAT_S):
-                    yield [Sent(position)]
+                    yield EventBatch([Sent(position)])
 
     @contextmanager
     def _register(self, client: EventClient) -> Iterator[None]:
@@ -262,9 +214,33 @@ class EventHub:
             return after, True
         return await self._feed.newest(), after is None
 
-    async def _next(
-        self, position: Position, frequent: bool
-    ) -> tuple[Sequence[Event], tuple[int, int] | None]:
+    async def _next_batch(
+        self, position: Position, frequent: bool, accepts: EventFilter
+    ) -> tuple[EventBatch | None, Position | None]:
+        """Returns the next accepted events, and the position up to which they are complete; None if some were
+        removed."""
+        key = position, frequent, accepts
+        kept = self._batches.get(key)
+        if kept is not None:
+            return kept
+        events, end = await self._next(position, frequent)
+        if end is None:
+            return None, None
+        accepted: list[Sent] = []
+        current = position
+        for event in events:
+            change = event.change
+            current = current.advance(change.seq, change.tag, frequent=frequent)
+            if accepts.accepts(event):
+                accepted.append(Sent(current, event))
+        found = EventBatch(accepted) if accepted else None, current.advance(*end, frequent=frequent)
+        if found[1] != position:  # otherwise a change may have come since the read
+            if len(self._batches) >= _MAX_KEPT_BATCHES:
+                self._batches.clear()
+            self._batches[key] = found
+        return found
+
+    async def _next(self, position: Position, frequent: bool) -> _Found:
         """Returns the next events after the position, and the row up to which they are complete; None if
         some were removed."""
         seq = position.frequent_seq if frequent else position.seq
@@ -277,11 +253,26 @@ class EventHub:
             if seq >= lane.until_seq:
                 return (), (seq, position.tag)
             return events, (lane.until_seq, lane.until_tag)
-        async with self._catching_up:
-            page = await self._feed.read(seq, limit=_PAGE, frequent=frequent)
-            if page.oldest_seq > seq:
-                return (), None
-            return await self._load(latest_of_topics(page.changes)), (page.until_seq, page.until_tag)
+        async with self._reading_page:
+            return await self._read_page(position, frequent)
+
+    async def _read_page(self, position: Position, frequent: bool) -> _Found:
+        key, seq = (position, frequent), position.frequent_seq if frequent else position.seq
+        if (kept := self._pages.get(key)) is not None:
+            return kept
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        page = await self._feed.read(seq, limit=_MAX_EVENTS_AT_ONCE, frequent=frequent)
+        if page.oldest_seq > seq:
+            return (), None
+        events = await self._load(latest_of_topics(page.changes))
+        found: _Found = events, (page.until_seq, page.until_tag)
+        if page.until_seq > seq:  # at the end of the log, the next read may find more
+            while len(self._pages) >= _MAX_KEPT_PAGES:
+                del self._pages[next(iter(self._pages))]
+            self._pages[key] = found
+        await asyncio.sleep(clock() - started)  # other requests get as much time
+        return found
 
     async def _read_log(self) -> None:
         """Reads all new rows, and publishes the events of those that are not frequent."""
@@ -289,11 +280,12 @@ class EventHub:
             self._followers.notify_all_states()
         if self._head is None:
             self._unsent_frequent.clear()
+            self._batches.clear()
             newest = await self._feed.newest()
             for lane in self._lanes.values():
                 lane.restart(newest)
             self._head = newest
-            self._wake_clients()  # they may have read up to an earlier row
+            await self._wake_clients()  # they may have read up to an earlier row
         while True:
             page = await self._feed.read(self._head.seq, limit=_PAGE)
             if page.oldest_seq > self._head.seq:
@@ -311,7 +303,8 @@ class EventHub:
                 if self._followers is not None:
                     self._followers.notify_state(RunId(run))
             if page.changes:
-                self._wake_clients()
+                self._batches.clear()
+                await self._wake_clients()
             if len(page.changes) < _PAGE:
                 return None
 
@@ -326,11 +319,18 @@ class EventHub:
                 del self._unsent_frequent[change.topic]
         lane.extend((), self._head.seq, self._head.tag)
         if is_any:
-            self._wake_clients()
+            self._batches.clear()
+            await self._wake_clients()
 
     def _is_needed(self) -> bool:
         return bool(self._clients) or (self._followers is not None and self._followers.has_any)
 
-    def _wake_clients(self) -> None:
-        for client in self._clients:
-            client.wake()
+    async def _wake_clients(self) -> None:
+        """Wakes all clients, a group after another. Between two groups, other requests get as much time."""
+        clock, clients = asyncio.get_running_loop().time, list(self._clients)
+        for first in range(0, len(clients), _WOKEN_AT_ONCE):
+            started = clock()
+            for client in clients[first : first + _WOKEN_AT_ONCE]:
+                client.wake()
+            await asyncio.sleep(0)  # the clients run
+            await asyncio.sleep(clock() - started)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 
 from hopyard.config.metric_goal import infer_goal
 from hopyard.domain.best_checkpoint import best_checkpoint, checkpoint_of_value
@@ -19,6 +20,7 @@ from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import RunStore, RunSummary
 
 MAX_RANKED_RUNS = 10_000  # newest runs that are considered
+MAX_RECORDS = 1000
 _VALIDATION = re.compile(r"(^|[_./ -])(val|valid|validation|eval|test|dev)([_./ -]|\Z)", re.I)
 _TRAINING = re.compile(r"(^|[_./ -])(train|training)([_./ -]|\Z)", re.I)
 
@@ -53,11 +55,15 @@ class LeaderboardRow:
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """metric: "" while no run has a result."""
+    """metric: "" while no run has a result. ranked: the number of runs with a result, of which `rows` may be
+    the first. records: the runs that were the best ones when they were submitted, oldest first; the newest
+    MAX_RECORDS of them."""
 
     metric: str
     higher_is_better: bool
     rows: tuple[LeaderboardRow, ...]
+    ranked: int = 0
+    records: tuple[LeaderboardRow, ...] = ()
 
 
 def rank_runs(
@@ -84,8 +90,18 @@ def rank_runs(
     ranked.sort(
         key=lambda pair: (sort_key(pair[1].value, higher=is_higher), pair[0].submitted_at, pair[0].id)
     )
-    rows = [LeaderboardRow(rank, run, result) for rank, (run, result) in enumerate(ranked[:limit], start=1)]
-    return Leaderboard(metric_name, is_higher, tuple(rows))
+    rows = [LeaderboardRow(rank, run, result) for rank, (run, result) in enumerate(ranked, start=1)]
+    return Leaderboard(metric_name, is_higher, tuple(rows[:limit]), len(rows), find_records(rows))
+
+
+def find_records(rows: Sequence[LeaderboardRow]) -> tuple[LeaderboardRow, ...]:
+    """Returns the rows that are better than all rows of earlier submissions, oldest first; the newest
+    MAX_RECORDS of them. Values that are not finite are no records."""
+    records: list[LeaderboardRow] = []
+    for row in sorted(rows, key=lambda row: (row.run.submitted_at, row.rank)):
+        if isfinite(row.value) and (not records or row.rank < records[-1].rank):
+            records.append(row)
+    return tuple(records[-MAX_RECORDS:])
 
 
 def default_result(run: RunSummary, metric: str) -> LeaderboardResult | None:

@@ -499,6 +499,7 @@ def parse_sample(line: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
                 "index": to_int64(gpu.get("index")) or 0,
                 "utilisation_percent": to_number(gpu.get("utilisation_percent")) or 0.0,
                 "memory_bytes": to_int64(gpu.get("memory_bytes")) or 0,
+                "temperature_celsius": to_number(gpu.get("temperature_celsius")),
             }
             for gpu in gpus
         ],

@@ -10,13 +10,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hopyard.domain.ids import AttemptId
-from hopyard.domain.metric_records import NO_STEP, POINT_BYTES, read_point_blocks, step_after
+from hopyard.domain.metric_records import (
+    NO_STEP,
+    POINT_BYTES,
+    read_point_views,
+    step_after,
+    unpack_points,
+)
 from hopyard.domain.name_pattern import compile_name_pattern
 from hopyard.domain.stream_limits import METRIC_STREAMS
 from hopyard.errors import IntegrityError
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.downsampling import extreme_positions
 from hopyard.tracking.latest_metrics import LatestMetrics
+from hopyard.tracking.point_columns import Points, assign_steps, split_by_series
 from hopyard.tracking.process_restarts import read_spans
 from hopyard.tracking.run_history import RunHistory
 
@@ -24,6 +31,7 @@ _READ_BYTES = 4 * 1024 * 1024
 _MIN_READ_BYTES = (
     64 * 1024
 )  # up to so many are parsed on the event loop; more in a thread, so that other requests are served
+_MIN_COLUMN_POINTS = 64  # fewer adjacent points are faster one by one
 _FIRST_READ_BYTES = 64 * 1024  # definitions of over 60 names and the first point
 MAX_POINTS = 1_000_000  # of all series together
 _BYTES_PER_POINT, _BYTES_PER_RESPONSE_POINT = (
@@ -101,11 +109,16 @@ class _ColumnReader:
         damaged data; the records before it are read."""
         self._partial_record += data
         on_purge = None if hidden else self._purge
-        for part in read_point_blocks(self._partial_record, self._names, on_purge):
+        for part in read_point_views(self._partial_record, self._names, on_purge):
             if isinstance(part, int):
                 self._partial_record = self._partial_record[part:]
-            elif not hidden:
-                self._append(part)
+            elif hidden:
+                continue
+            elif len(part) < _MIN_COLUMN_POINTS * POINT_BYTES:
+                self._append(unpack_points(part))
+            else:
+                for number, points in split_by_series(part):
+                    self._append_columns(number, points)
 
     def _purge(self, number: int, step: int) -> None:
         """Hides the points of a TensorBoard writer that another one continues."""
@@ -125,27 +138,44 @@ class _ColumnReader:
         self._repeated = set(self._names)
 
     def _append(self, points: Iterator[tuple[int, int, int, float, float]]) -> None:
-        series_by_id = self._series_by_id
         for _, number, logged_step, time, value in points:
-            try:
-                series = series_by_id[number]
-            except KeyError:
-                name = self._names.get(number)
-                series = series_by_id[number] = (
-                    None if name is None or name in self._logged else self._columns.find_series(name)
-                )
+            series = self._begin(number, logged_step)
             if series is not None:
-                if series.dropped:
-                    series_by_id[number] = None
-                    continue
-                if number in self._repeated:
-                    self._repeated.discard(number)
-                    if logged_step != NO_STEP:
-                        _drop_from(series, logged_step)
                 steps = series.steps
                 steps.append(logged_step if logged_step != NO_STEP else step_after(steps[-1]) if steps else 0)
                 series.values.append(value)
                 series.times.append(time)
+
+    def _append_columns(self, number: int, points: Points) -> None:
+        """As `_append`, for the points of one series."""
+        series = self._begin(number, int(points["step"][0]))
+        if series is not None:
+            steps = assign_steps(points["step"], series.steps[-1] if series.steps else None)
+            series.steps.frombytes(steps.tobytes())
+            series.values.frombytes(points["value"].tobytes())
+            series.times.frombytes(points["time"].tobytes())
+
+    def _begin(self, number: int, logged_step: int) -> Series | None:
+        """Returns the series to which points of this number are added; None if it is not selected. The first
+        points after a restart replace those from `logged_step` on."""
+        series_by_id = self._series_by_id
+        try:
+            series = series_by_id[number]
+        except KeyError:
+            name = self._names.get(number)
+            series = series_by_id[number] = (
+                None if name is None or name in self._logged else self._columns.find_series(name)
+            )
+        if series is None:
+            return None
+        if series.dropped:
+            series_by_id[number] = None
+            return None
+        if number in self._repeated:
+            self._repeated.discard(number)
+            if logged_step != NO_STEP:
+                _drop_from(series, logged_step)
+        return series
 
 
 async def read_series(

@@ -314,6 +314,22 @@ def test_settings_of_groups_are_those_that_hydra_composes(tmp_path: Path) -> Non
             hydra.compose("main", overrides=[f"{group}={choice}"])
 
 
+def test_options_that_become_parameters_of_the_sdk_remain_options() -> None:
+    parser = """
+import argparse
+import hopyard as hop
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args()
+"""
+    form = analyse(parser + "p = hop.params(lr=args.lr)\n")
+    assert form is not None and form.style == "args" and set(form.options) == {"lr", "epochs"}
+    for call in ("lr=0.1", "lr=args.lr, width=8", "lr=args.epochs", "**vars(args)", "width=args.width"):
+        form = analyse(parser + f"p = hop.params({call})\n")
+        assert form is not None and form.style == "sdk"
+
+
 def test_variables_the_sdk_and_plain_scripts() -> None:
     form = analyse("import os\nlr = os.environ['LR']\nos.environ['X'] = '1'\n")
     assert form is not None and form.style == "env" and set(form.options) == {"LR", "lr"}

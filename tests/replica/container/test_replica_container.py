@@ -112,7 +112,7 @@ def wait_for(names):
 
 server = socket.create_server(("0.0.0.0", 7000))
 (shared / f"up-{rank}").touch()
-wait_for(f"up-{each}" for each in range(int(os.environ.get("WORLD_SIZE", "1"))))
+wait_for([f"up-{each}" for each in range(int(os.environ.get("WORLD_SIZE", "1")))])
 if rank == "0":
     found = {"peer": reaches("worker-1", 7000), "interfaces": [name for _, name in socket.if_nameindex()]}
     if "WORLD_SIZE" in os.environ:

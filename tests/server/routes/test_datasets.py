@@ -149,9 +149,9 @@ def test_versions_are_numbered_listed_and_deleted(tmp_path: Path) -> None:
             False,
             3,
         )
-        assert (await api.request("DELETE", "/datasets/d", version=2)) == {"deleted": 1}
+        assert (await api.request("DELETE", "/datasets/d", version=2)) == {"deleted": 1, "frees_bytes": 3}
         await api.request("GET", "/datasets/d/versions/2", status=404)
-        assert (await api.request("DELETE", "/datasets/d")) == {"deleted": 2}
+        assert (await api.request("DELETE", "/datasets/d")) == {"deleted": 2, "frees_bytes": 1}
         await api.request("GET", "/datasets/d", status=404)
         await api.request("DELETE", "/datasets/d", status=404)
 
@@ -186,6 +186,31 @@ def test_dataset_creator_and_owner_set_the_leaderboard_metric(tmp_path: Path) ->
         ] == ["carol", "bob"]
         assert (await api.request("PATCH", "/datasets/d", {"metric": "f1"}, token=bob))["metric"] == "f1"
         assert (await api.request("PATCH", "/datasets/d", {"metric": "loss"}))["metric"] == "loss"
+
+    run_scenario(tmp_path, scenario, loops=False)
+
+
+def test_users_who_pushed_and_the_owner_describe_a_dataset(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob, carol = [
+            (await api.request("POST", "/users", {"name": name}))["token"] for name in ("bob", "carol")
+        ]
+        tree = await api.put_tree({"a": b"1"}, token=bob)
+        await api.request("POST", "/datasets/d/versions", {"manifest": tree}, token=bob)
+        path, long = "/datasets/d/description", "# Digits\n" + "x" * 1000
+        refused = await api.request("PUT", path, {"description": "x"}, token=carol, status=403)
+        assert "allowed users: alice, bob" in refused["error"]["message"]
+        changed = await api.request("PUT", path, {"description": long, "revision": 0}, token=bob)
+        assert (changed["description"], changed["description_revision"]) == (long, 1)
+        await api.request("PUT", path, {"description": "late", "revision": 0}, status=409)
+        await api.request("PUT", path, {"description": "x" * 65537}, status=422)
+        await api.request("PUT", "/datasets/none/description", {"description": ""}, status=404)
+        assert (await api.request("GET", "/datasets/d", token=carol))["description"] == long
+        (listed,) = (await api.request("GET", "/datasets"))["datasets"]
+        assert long.startswith(listed["description"][:200]) and len(listed["description"]) < 300
+        records = (await api.request("GET", "/audit", action="dataset.describe"))["records"]
+        (record,) = [each for each in records if each["outcome"] == "done"]
+        assert (record["user"], record["target"]) == ("bob", "d") and long not in str(record)
 
     run_scenario(tmp_path, scenario, loops=False)
 

@@ -106,6 +106,11 @@ def test_filters_select_runs_and_kinds(tmp_path: Path) -> None:
                 tree = {"default": "a", "queues": {"a": {}}}
                 await api.request("PUT", "/queues", {"tree": tree, "file": "team.yaml"})
                 assert (await of_queues.next())["kind"] == "queues"
+            async with connected(port, kind="report") as of_reports:
+                assert (await of_reports.next())["kind"] == "open"
+                report = await api.request("POST", "/reports", {"title": "private"})
+                event = await of_reports.next()
+                assert (event["subject"], event["change"], event["detail"]) == (report["id"], "changed", "")
             first = await api.submit(plan=0)
             async with (
                 connected(port, run=first["id"]) as of_run,

@@ -483,15 +483,46 @@ def test_failed_delete_removes_nothing_and_an_interrupted_one_is_completed(
     run_scenario(tmp_path, scenario)
 
 
-def test_client_cannot_set_forked_from(tmp_path: Path) -> None:
+def test_submission_names_the_run_that_it_was_forked_from(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.submit(plan=0)
-        refused = await api.submit(plan=0, status=400, forked_from=run["id"])
-        assert "hop fork" in refused["error"]["hints"][0]
+        fork = await api.submit(plan=0, forked_from=run["id"], params={"lr": 0.2})
+        shown = await api.request("GET", f"/runs/{fork['id']}")
+        assert (shown["spec"]["forked_from"], shown["forked_from_name"]) == (run["id"], run["name"])
+
+        refused = await api.submit(plan=0, status=400, forked_from="absent")
+        assert "no run absent" in refused["error"]["message"]
         resume = {"run": run["id"], "step": 1, "manifest": "0" * 64}
-        await api.submit(plan=0, status=400, forked_from=run["id"], resume=resume)
+        refused = await api.submit(plan=0, status=400, forked_from=run["id"], resume=resume)
+        assert "hop fork" in refused["error"]["hints"][0]
 
     run_scenario(tmp_path, scenario, loops=False)
+
+
+def test_run_starts_from_a_checkpoint_that_the_script_of_another_saved(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob = (await api.request("POST", "/users", {"name": "bob"}))["token"]
+        run = await api.start_run()
+        saved = await api.put_tree({"work/model.pt": b"weights"}, token=api.run_token(run))
+        own = {"rank": 0, "step": 4, "manifest": saved, "path": "work/model.pt"}
+        await api.request("POST", f"/attempts/{run['id']}.1/checkpoints", own, token=api.run_token(run))
+        fork = await api.submit(plan=0, forked_from=run["id"], initial_folder=saved)
+        spec = (await api.request("GET", f"/runs/{fork['id']}"))["spec"]
+        assert (spec["initial_folder"], spec["continued_runs"]) == (saved, [run["id"]])
+        other = await api.put_tree({"a": b"no checkpoint"})
+        for fields, message in (
+            ({"forked_from": run["id"], "initial_folder": other}, "has saved no such checkpoint"),
+            ({"initial_folder": saved}, "cannot start from the files"),
+            ({"forked_from": "absent", "initial_folder": saved}, "no run absent"),
+        ):
+            refused = await api.submit(plan=0, status=400, **fields)
+            assert message in refused["error"]["message"]
+        spec = {"project": "p", "roles": [{"command": ["true"]}]}
+        body = {"spec": {**spec, "forked_from": run["id"], "initial_folder": saved}}
+        refused = await api.request("POST", "/runs", body, token=bob, status=400)
+        assert "a run of another user" in refused["error"]["message"]
+
+    run_scenario(tmp_path, scenario)
 
 
 def test_fork_keeps_unchanged_fields(tmp_path: Path) -> None:

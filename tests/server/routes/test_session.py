@@ -359,3 +359,55 @@ def test_cookie_opens_no_port_and_no_console(tmp_path: Path) -> None:
                 assert response.status_code == 401, (path, response.text)
 
     run_scenario(tmp_path, scenario)
+
+
+FIREFOX = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64; rv:130.0) Gecko/20100101 Firefox/130.0"}
+
+
+def test_user_lists_sessions_and_ends_one_or_all_others(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob = (await api.request("POST", "/users", {"name": "bob"}))["token"]
+        laptop, secret = await create_token(api, "laptop", "submit")
+        async with (
+            browser_of(api) as first,
+            browser_of(api, address="10.0.0.2") as second,
+            browser_of(api) as third,
+            browser_of(api) as other_user,
+        ):
+            for browser, token in ((first, TOKEN), (second, secret), (third, TOKEN), (other_user, bob)):
+                browser.http.headers.update(FIREFOX)
+                assert (await browser.log_in(token=token)).status_code == 201
+            listed = (await first.send("GET", "/sessions")).json()["sessions"]
+            assert [
+                (each["browser"], each["address"], each["token_name"], each["current"]) for each in listed
+            ] == [
+                ("Firefox on Linux", "10.0.0.1", "home", True),
+                ("Firefox on Linux", "10.0.0.2", "laptop", False),
+                ("Firefox on Linux", "10.0.0.1", "home", False),
+            ]
+            assert listed[1]["token"] == laptop and listed[0]["used_at"] >= listed[0]["created_at"]
+            page = await api.request("GET", "/sessions", limit=2)
+            assert [each["id"] for each in page["sessions"]] == [each["id"] for each in listed[:2]]
+            assert [each["current"] for each in page["sessions"]] == [False, False], "no session of a token"
+            rest = await api.request("GET", "/sessions", limit=2, after=page["next"])
+            assert ([each["id"] for each in rest["sessions"]], rest["next"]) == ([listed[2]["id"]], None)
+
+            path = f"/sessions/{listed[0]['id']}"
+            assert (await second.send("DELETE", path)).status_code == 403, "of a token with more scopes"
+            assert (await other_user.send("DELETE", path)).status_code == 404
+            assert (await second.send("DELETE", "/sessions")).json() == {"ended": []}
+            ended = await first.send("DELETE", f"/sessions/{listed[1]['id']}")
+            assert (ended.status_code, ended.json()["token_name"]) == (200, "laptop")
+            refused = await second.send("GET", "/runs")
+            assert (refused.status_code, refused.json()["error"]["message"]) == (401, "the session has ended")
+            assert (await first.send("DELETE", f"/sessions/{listed[1]['id']}")).status_code == 404
+            ended = await first.send("DELETE", "/sessions")
+            assert ended.json() == {"ended": [listed[2]["id"]]}
+            for browser, status in ((third, 401), (first, 200), (other_user, 200)):
+                assert (await browser.send("GET", "/runs")).status_code == status
+            assert {("session.end", "alice", "done"), ("session.end_others", "alice", "done")} <= set(
+                await audit(api)
+            )
+            assert await api.request("DELETE", "/sessions") == {"ended": [listed[0]["id"]]}
+
+    run_scenario(tmp_path, scenario, loops=False)

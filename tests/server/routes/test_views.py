@@ -39,6 +39,24 @@ def test_views_are_kept_shared_and_removed(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario, loops=False)
 
 
+def test_lost_change_of_a_view_is_a_conflict(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        made = await api.request("PUT", "/views/a", {"view": VIEW, "revision": 0})
+        assert made["revision"] == 1
+        mine = await api.request("PUT", "/views/a", {"view": {"sort": "acc"}, "revision": 1})
+        refused = await api.request("PUT", "/views/a", {"view": {}, "revision": 1}, status=409)
+        assert refused["error"]["code"] == "conflict" and "revision 2" in refused["error"]["message"]
+        await api.request("DELETE", "/views/a", revision=1, status=409)
+        assert (
+            await api.request("GET", "/views/a") == mine == (await api.request("GET", "/views"))["views"][0]
+        )
+        assert (await api.request("PUT", "/views/a", {"view": {}}))["revision"] == 3, "without a revision"
+        await api.request("DELETE", "/views/a", revision=3)
+        await api.request("PUT", "/views/a", {"view": {}, "revision": 3}, status=409)
+
+    run_scenario(tmp_path, scenario, loops=False)
+
+
 def test_bad_views_are_refused(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         for body in ({}, {"view": []}, {"view": {}, "more": 1}, {"view": {"a": "x" * 65536}}):

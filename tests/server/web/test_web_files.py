@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import stat
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
@@ -120,6 +122,7 @@ def test_api_paths_are_never_the_page(tmp_path: Path) -> None:
             assert response.status_code == 404 and response.json()["error"]["code"] == "not_found", path
             assert response.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
             assert response.headers["cache-control"] == "private, no-cache"
+            assert parsedate_to_datetime(response.headers["date"]).tzinfo is UTC
 
     run_scenario(tmp_path, scenario, loops=False, web_folder=build_files(tmp_path))
 

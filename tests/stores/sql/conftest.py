@@ -17,6 +17,8 @@ from hopyard.stores.sql.notifications import SqlNotificationStore
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.stores.sql.runs import SqlRunStore
+from hopyard.stores.sql.saved_views import SqlSavedViewStore
+from hopyard.stores.sql.sessions import SqlSessionStore
 from hopyard.stores.sql.tables import changes, lease, marks, metadata
 from hopyard.stores.sql.usage import SqlUsageStore
 from hopyard.testing.stores import Stores
@@ -35,6 +37,8 @@ def stores_over(database: Database) -> Stores:
         SqlDatasetStore(database),
         SqlAccessStore(database),
         SqlAuditStore(database),
+        SqlSessionStore(database),
+        SqlSavedViewStore(database),
     )
 
 

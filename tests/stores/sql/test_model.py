@@ -33,6 +33,7 @@ from hopyard.domain.plan_record import HoldRecord, PlanRecord, PreemptionRecord
 from hopyard.domain.queue import DEFAULT_PRIORITY
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
+from hopyard.domain.run_query import run_values
 from hopyard.errors import Conflict, NotFound, NotLeader
 from hopyard.interfaces.run_store import NewRun, RunFilter
 from hopyard.stores.sql.cluster import SqlClusterStore
@@ -403,6 +404,13 @@ class StoreMachine(RuleBasedStateMachine):
                 (attempt.id, attempt.phase, attempt.exit) for attempt in model.attempts
             ]
             assert run.attempt == (attempts[-1] if attempts else None)
+
+    @invariant()
+    def query_values_of_each_server_match_the_runs(self) -> None:
+        runs = self.do(self.stores.runs.list(RunFilter(limit=1000)))
+        expected = [(run.id, run_values(run, {}, now=time_at(0))) for run in runs]
+        for server in self.servers:
+            assert self.do(server.runs.query_values(RunFilter(limit=1000), now=time_at(0))) == expected
 
     @invariant()
     def cluster_matches_the_model(self) -> None:

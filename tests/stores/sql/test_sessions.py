@@ -45,7 +45,8 @@ def test_link_made_at_one_server_starts_one_session_on_all(url: str) -> None:
         assert sorted(used) == [False] * 7 + [True]
         session = f"s{used.index(True)}"
         for store in (here, there):
-            assert await store.find_session(session, now=NOW) == StoredSession(TOKEN_HASH, NOW + WEEK)
+            found = await store.find_session(session, now=NOW)
+            assert found == StoredSession(session, TOKEN_HASH, NOW, NOW + WEEK, used_at=NOW)
             assert await store.find_session(session, now=NOW + WEEK) is None
             assert not await store.use_link(session, "x", now=NOW, expires_at=NOW + WEEK)
         await there.remove_session("unknown")

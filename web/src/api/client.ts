@@ -1,5 +1,6 @@
 /** The typed client of the public API. Its types come from docs/openapi.json (`npm run api`). */
 import createClient, { type Middleware } from "openapi-fetch";
+import { noted, watched } from "./answers";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -18,12 +19,30 @@ export class ApiError extends Error {
   }
 }
 
-let csrf = "";
-let onSignedOut: () => void = () => undefined;
+/** Whether to read again: the server is away or restarts, or the user has to log in again. */
+export function isTemporary(error: unknown): boolean {
+  return error instanceof ApiError && ([0, 401].includes(error.status) || error.status >= 500);
+}
 
-/** Sets what each changing request carries, and what happens once the session has ended. */
-export function configureClient(options: { csrf: string; onSignedOut: () => void }): void {
-  ({ csrf, onSignedOut } = options);
+interface ClientSession {
+  /** What each changing request carries. */
+  csrf: string;
+  /** Whether there is no session: only requests that begin one are sent. */
+  isSignedOut: boolean;
+  onSignedOut: () => void;
+  /** Reads the session again: another tab may have begun a new one. Returns whether the user is the same. */
+  renew: () => Promise<boolean>;
+}
+
+let current: ClientSession = {
+  csrf: "",
+  isSignedOut: false,
+  onSignedOut: () => undefined,
+  renew: () => Promise.resolve(false),
+};
+
+export function configureClient(session: ClientSession): void {
+  current = session;
 }
 
 async function toError(response: Response): Promise<ApiError> {
@@ -40,17 +59,53 @@ async function toError(response: Response): Promise<ApiError> {
   }
 }
 
+const SESSION_PATH = "/api/v1/session";
+const CSRF_HEADER = "X-Hopyard-Session";
+const ANSWER_MS = 60_000; // in which the answer to a reading request begins: a connection may be dead
+
+/** Sends a request. A changing one is sent again after a refusal, if another tab has begun a new session. */
+async function send(request: Request): Promise<Response> {
+  const isOfSession = new URL(request.url).pathname === SESSION_PATH;
+  if (current.isSignedOut && !isOfSession) {
+    throw new ApiError(401, "not_authorised", "the session has ended", [
+      "log in: the page continues by itself then",
+    ]);
+  }
+  if (request.method === "GET") {
+    return sendReading(request);
+  }
+  const { csrf } = current;
+  const again = request.clone();
+  const response = await noted(fetch(withCsrf(request, csrf)));
+  if (response.status !== 403 || !(await current.renew()) || current.csrf === csrf) {
+    return response;
+  }
+  return noted(fetch(withCsrf(again, current.csrf)));
+}
+
+function withCsrf(request: Request, csrf: string): Request {
+  if (csrf) {
+    request.headers.set(CSRF_HEADER, csrf);
+  }
+  return request;
+}
+
+async function sendReading(request: Request): Promise<Response> {
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(new TypeError("no answer")), ANSWER_MS);
+  try {
+    const signal = AbortSignal.any([request.signal, late.signal]);
+    return await watched(fetch(request, { signal }));
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 const session: Middleware = {
-  onRequest({ request }) {
-    if (request.method !== "GET" && csrf) {
-      request.headers.set("X-Hopyard-Session", csrf);
-    }
-    return request;
-  },
   async onResponse({ response }) {
     if (!response.ok) {
       if (response.status === 401) {
-        onSignedOut();
+        current.onSignedOut();
       }
       throw await toError(response);
     }
@@ -65,7 +120,7 @@ const session: Middleware = {
   },
 };
 
-export const api = createClient<paths>({ baseUrl: "/" });
+export const api = createClient<paths>({ baseUrl: "/", fetch: send });
 api.use(session);
 
 /** Returns the data of a response; the client has thrown for all others. */

@@ -1,5 +1,6 @@
 /** Reads what belongs to a run. */
 import { api, ApiError, data, type Schemas } from "./client";
+import type { ServerEvent } from "./events";
 import { FrameParser, joinBlobs, type Frame } from "./frames";
 
 export type Run = Schemas["RunOut"];
@@ -12,6 +13,15 @@ export const FINAL_PHASES: ReadonlySet<string> = new Set(["succeeded", "failed",
 /** Whether nothing of the run changes any more, except by people. */
 export function isFinal(run: Run): boolean {
   return FINAL_PHASES.has(run.phase);
+}
+
+/** Whether an event is about the run: any, or one of these changes. */
+export function isOfRun(event: ServerEvent, id: string, changes: readonly string[] = []): boolean {
+  return (
+    (event.kind === "run" || event.kind === "study") &&
+    event.subject === id &&
+    (changes.length === 0 || changes.includes(event.change))
+  );
 }
 
 /** Gets a run by its id or its name `user/project/number`. */
@@ -116,12 +126,30 @@ async function readBlobs(manifest: string, digests: string[]): Promise<Uint8Arra
   return joinBlobs(new Uint8Array(body));
 }
 
+/** All media of a run. */
+export async function listMedia(id: string): Promise<MediaItem[]> {
+  const pages = await allPages<Schemas["MediaOut"]>((after) =>
+    data(
+      api.GET("/api/v1/runs/{id}/media", {
+        params: { path: { id }, query: after === null ? {} : { after } },
+      }),
+    ),
+  );
+  return pages.flatMap((page) => page.media);
+}
+
 export interface TreeFile {
   path: string;
   sizeBytes: number;
+  /** The same for files with the same content; absent where it is not known. */
+  content?: string;
   read: () => Promise<Uint8Array<ArrayBuffer>>;
   /** The beginning of a large file. */
   head: () => Promise<Uint8Array<ArrayBuffer>>;
+  /** The bytes from `begin` to before `end`, where the server reads parts. */
+  part?: (begin: number, end: number) => Promise<Uint8Array<ArrayBuffer>>;
+  /** Where a player reads the file, if the server has it as audio or video. */
+  address?: string;
 }
 
 /** Reads the list of files of a tree by its digest. */
@@ -131,6 +159,7 @@ export async function readManifest(manifest: string): Promise<TreeFile[]> {
   return tree.files.map(([path, sizeBytes, , chunks]) => ({
     path,
     sizeBytes,
+    content: chunks.join(" "),
     read: () => readBlobs(manifest, chunks),
     head: () => readBlobs(manifest, chunks.slice(0, 1)),
   }));

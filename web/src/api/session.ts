@@ -7,9 +7,38 @@ export type Session = Schemas["SessionOut"];
 /** undefined: not asked yet; null: no user is logged in. */
 export const session = signal<Session | null | undefined>(undefined);
 
+/** Whether the session has ended by itself. `session` still has its user, and the pages what was typed: they
+ *  continue once the user has logged in again. */
+export const isSignedOut = signal(false);
+
 function begin(found: Session | null): void {
-  configureClient({ csrf: found?.csrf ?? "", onSignedOut: () => begin(null) });
-  session.value = found;
+  const isEnded = found === null && Boolean(session.value);
+  configureClient({
+    csrf: found?.csrf ?? "",
+    isSignedOut: isEnded,
+    onSignedOut: () => begin(null),
+    renew: async () => {
+      const user = session.value?.user;
+      await loadSession();
+      return !isSignedOut.value && session.value?.user === user;
+    },
+  });
+  if (!isEnded) {
+    if (session.value && session.value.user !== found?.user) {
+      forgetTyped();
+    }
+    session.value = found;
+  }
+  isSignedOut.value = isEnded;
+}
+
+/** Removes what another user has typed in this tab. */
+function forgetTyped(): void {
+  try {
+    sessionStorage.clear();
+  } catch {
+    // turned off
+  }
 }
 
 /** Asks the server for the session. Throws ApiError where it does not answer. */
@@ -32,6 +61,19 @@ export async function logIn(proof: { link: string } | { token: string }): Promis
 }
 
 export async function logOut(): Promise<void> {
-  await data(api.DELETE("/api/v1/session"));
+  try {
+    await data(api.DELETE("/api/v1/session"));
+  } catch (error) {
+    if (!(error instanceof ApiError && error.status === 401)) {
+      throw error;
+    }
+  }
+  end();
+}
+
+/** Ends the session at the user's wish: the pages go, with what was typed. */
+function end(): void {
+  forgetTyped();
+  session.value = null;
   begin(null);
 }

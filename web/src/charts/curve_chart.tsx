@@ -1,11 +1,11 @@
 import { signal, type Signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { formatNumber } from "@/text/format";
+import { formatCount, formatNumber } from "@/text/format";
 import { formatTick, formatX, type XKind } from "./axis_format";
 import styles from "./curve_chart.module.css";
 import { CurveLegend } from "./curve_legend";
 import { CurvePlot, type PlotCursor } from "./curve_plot";
-import type { CurveSeries, Range } from "./curve_series";
+import { type CurveSeries, MANY_CURVES, type Range, withoutManyBands } from "./curve_series";
 import { CurveTooltip } from "./curve_tooltip";
 import { CurveValues } from "./curve_values";
 import { joinCursors, moveCursors } from "./cursor_link";
@@ -78,7 +78,7 @@ export function CurveChart({
   const { cursorKey } = props;
 
   const shown = useMemo(
-    () => (hidden.size > 0 ? series.filter((each) => !hidden.has(each.key)) : series),
+    () => withoutManyBands(hidden.size > 0 ? series.filter((each) => !hidden.has(each.key)) : series),
     [series, hidden],
   );
   const curves = useMemo(() => smoothAll(shown, smoothing), [shown, smoothing]);
@@ -133,7 +133,8 @@ export function CurveChart({
   }, [isReady, height, xKind, isLogX, isLogY, formatY]);
 
   useLayoutEffect(() => {
-    plot.current?.update({ curves, raw: smoothing > 0 ? shown : [], range, theme });
+    const hasRaw = smoothing > 0 && shown.length <= MANY_CURVES;
+    plot.current?.update({ curves, raw: hasRaw ? shown : [], range, theme });
   }, [isReady, height, xKind, isLogX, isLogY, formatY, curves, shown, smoothing, range, theme]);
   useLayoutEffect(() => plot.current?.resize(width, height), [width, height]);
   useEffect(
@@ -172,7 +173,7 @@ export function CurveChart({
         tabIndex={0}
         role="group"
         aria-roledescription="chart"
-        aria-label={`${title} by ${xLabel}, ${shown.length} ${shown.length === 1 ? "curve" : "curves"}`}
+        aria-label={`${title} by ${xLabel}, ${formatCount(shown.length, "curve")}`}
         onKeyDown={onKeyDown}
         onBlur={() => plot.current?.hideCursor()}
         onMouseMove={() => setByKey(false)}

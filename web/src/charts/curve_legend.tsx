@@ -1,4 +1,5 @@
 import type { Signal } from "@preact/signals";
+import { memo } from "preact/compat";
 import styles from "./curve_chart.module.css";
 import type { CurveSeries } from "./curve_series";
 import { CurveSwatch } from "./curve_swatch";
@@ -22,18 +23,18 @@ export function toggleHidden(
   return changed;
 }
 
-/** The names of curves. A click hides one, a click with Shift shows it alone, the pointer highlights it. */
-export function CurveLegend({
-  series,
-  hidden,
-  onHidden,
-  highlight,
-}: {
+interface Props {
   series: readonly Pick<CurveSeries, "key" | "label" | "colour">[];
   hidden: ReadonlySet<string>;
   onHidden: (hidden: ReadonlySet<string>) => void;
   highlight: Signal<string | null>;
-}) {
+}
+
+/**
+ * The names of curves. A click hides one, a click with Shift shows it alone, the pointer highlights it. The same
+ * properties draw it once, since it is long where many curves are compared.
+ */
+export const CurveLegend = memo(function CurveLegend({ series, hidden, onHidden, highlight }: Props) {
   const keys = series.map((each) => each.key);
   return (
     <ul class={styles["legend"]} aria-label="curves" onMouseLeave={() => (highlight.value = null)}>
@@ -55,4 +56,4 @@ export function CurveLegend({
       ))}
     </ul>
   );
-}
+});

@@ -9,6 +9,7 @@ import {
   lowerBound,
   type NearPoint,
   nearPoints,
+  placeValues,
   type Range,
   widen,
   xBounds,
@@ -95,12 +96,10 @@ export class CurvePlot {
   update(view: PlotView): void {
     this.view = view;
     const [min, max] = this.xRange();
-    this.plot.batch(() => {
-      this.plot.setData([Float64Array.of(min, max)], false);
-      this.plot.setScale("x", { min, max });
-      this.plot.redraw(false, true);
-    });
-    this.setPoints(this.cursorX);
+    // not in a batch: a new plot draws itself in the same microtask, which is then the only time
+    this.plot.setData([Float64Array.of(min, max)], false);
+    this.plot.setScale("x", { min, max });
+    this.plot.redraw(false, true);
   }
 
   /** Draws one curve over all others; null none. */
@@ -244,7 +243,11 @@ export class CurvePlot {
     }
     const { bbox } = this.plot;
     const [left, top] = isOverlay ? [0, 0] : [bbox.left, bbox.top];
-    const [dx, dy] = [left - bbox.left, top - bbox.top];
+    const place = (scale: "x" | "y", isLog: boolean, begin: number, length: number) => {
+      const { min, max } = this.plot.scales[scale] ?? {};
+      return placeValues([min ?? 0, max ?? 1], isLog, begin, length); // much faster than uPlot's `valToPos`
+    };
+    const { isLogX, isLogY } = this.shape;
     return {
       context,
       left,
@@ -252,10 +255,10 @@ export class CurvePlot {
       width: bbox.width,
       height: bbox.height,
       pixelRatio: uPlot.pxRatio,
-      toX: (value) => this.plot.valToPos(value, "x", true) + dx,
-      toY: (value) => this.plot.valToPos(value, "y", true) + dy,
-      isLogX: this.shape.isLogX,
-      isLogY: this.shape.isLogY,
+      toX: place("x", isLogX, left, bbox.width),
+      toY: place("y", isLogY, top + bbox.height, -bbox.height),
+      isLogX,
+      isLogY,
     };
   }
 
@@ -287,6 +290,7 @@ export class CurvePlot {
         paintMarks(frame, series, curveColour(series.colour, this.view.theme));
       }
     });
+    this.points = this.pointsAt(this.cursorX);
     this.paintOverlay();
   }
 
@@ -301,8 +305,11 @@ export class CurvePlot {
     }
     const { context } = frame;
     context.clearRect(0, 0, width, height);
-    const surface = token("--surface");
     const highlighted = this.view.curves.find((series) => series.key === this.highlighted);
+    if (!highlighted && this.points.length === 0) {
+      return;
+    }
+    const surface = token("--surface"); // computes all styles
     if (highlighted) {
       const range = this.xRange();
       const stroke = this.stroke(highlighted);
@@ -324,11 +331,15 @@ export class CurvePlot {
 
   private setPoints(x: number | null): void {
     this.cursorX = x;
-    const points = x === null ? [] : nearPoints(this.view.curves, x, this.tolerance(x));
+    const points = this.pointsAt(x);
     if (points.length > 0 || this.points.length > 0) {
       this.points = points;
       this.paintOverlay();
     }
+  }
+
+  private pointsAt(x: number | null): NearPoint[] {
+    return x === null ? [] : nearPoints(this.view.curves, x, this.tolerance(x));
   }
 
   /** How far a point may be from an x to count as there: some pixels. */

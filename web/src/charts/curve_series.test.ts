@@ -3,11 +3,14 @@ import {
   byValue,
   type CurveSeries,
   nearestIndex,
+  MANY_CURVES,
   nearPoints,
+  placeValues,
   unionOfX,
   valueRows,
   valuesAt,
   widen,
+  withoutManyBands,
   xBounds,
   yBounds,
 } from "./curve_series";
@@ -93,4 +96,18 @@ describe("curves on one x axis", () => {
       { x: 999, values: [999, null] },
     ]);
   });
+});
+
+it("draws values between the ends of an axis", () => {
+  expect([0, 5, 10].map(placeValues([0, 10], false, 100, 50))).toEqual([100, 125, 150]);
+  expect([1, 10, 100].map(placeValues([1, 100], true, 80, -80))).toEqual([80, 40, 0]);
+});
+
+it("leaves out the bands of many curves only", () => {
+  const band = { low: Float64Array.of(0), high: Float64Array.of(2) };
+  const few = Array.from({ length: MANY_CURVES }, (_, i) => ({ ...curve(String(i), [0], [1]), band }));
+  expect(withoutManyBands(few)).toBe(few);
+  const many = withoutManyBands([...few, { ...curve("last", [0], [1]), band }]);
+  expect(many.length).toBe(MANY_CURVES + 1);
+  expect(many.some((each) => each.band)).toBe(false);
 });

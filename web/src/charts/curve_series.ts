@@ -27,6 +27,9 @@ export interface CurveSeries {
   hasGaps?: boolean;
 }
 
+/** Of more curves, a chart draws only the lines: bands and raw values would cover them. */
+export const MANY_CURVES = 20;
+
 export type Range = readonly [low: number, high: number];
 
 /** A point of a curve near the cursor. `index` is its place in the curve. */
@@ -115,6 +118,33 @@ export function widen([low, high]: Range, isLog: boolean, share = 0): Range {
   }
   const room = low === high ? Math.abs(low) * 0.1 || 1 : (high - low) * share;
   return [low - room, high + room];
+}
+
+/** Returns where values are drawn: `low` at `begin`, and `high` so many pixels after it. */
+export function placeValues(
+  [low, high]: Range,
+  isLog: boolean,
+  begin: number,
+  length: number,
+): (value: number) => number {
+  if (isLog) {
+    const logLow = Math.log10(low);
+    const factor = length / (Math.log10(high) - logLow);
+    return (value) => begin + (Math.log10(value) - logLow) * factor;
+  }
+  const factor = length / (high - low);
+  return (value) => begin + (value - low) * factor;
+}
+
+/** Returns many curves without their bands; few as they are. */
+export function withoutManyBands(series: readonly CurveSeries[]): readonly CurveSeries[] {
+  return series.length <= MANY_CURVES || series.every((each) => !each.band)
+    ? series
+    : series.map((each) => {
+        const line = { ...each };
+        delete line.band;
+        return line;
+      });
 }
 
 /**

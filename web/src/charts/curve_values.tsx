@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { formatNumber } from "@/text/format";
+import { formatCount, formatNumber } from "@/text/format";
 import { formatX, type XKind } from "./axis_format";
 import styles from "./curve_chart.module.css";
 import { type CurveSeries, valueRows } from "./curve_series";
@@ -47,7 +47,9 @@ export function CurveValues({
               ))}
             </tbody>
           </table>
-          {series.length > columns.length && <p>and {series.length - columns.length} more curves</p>}
+          {series.length > columns.length && (
+            <p>and {formatCount(series.length - columns.length, "more curve")}</p>
+          )}
           {marks.map((mark, index) => (
             <p key={index}>
               {xLabel} {formatX(xKind, mark.x)}: {mark.label} ({mark.of})

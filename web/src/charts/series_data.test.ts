@@ -1,6 +1,13 @@
 import { expect, it } from "vitest";
 import type { Schemas } from "@/api/client";
-import { mergeAnswer, type SeriesByRun, SeriesFollower, seriesKey, splitRequest } from "./series_data";
+import {
+  mergeAnswer,
+  type SeriesByRun,
+  seriesDetail,
+  SeriesFollower,
+  seriesKey,
+  splitRequest,
+} from "./series_data";
 
 type Curve = Schemas["CurveOut"];
 const exact = (x: number[], values: Curve["values"], reset = true): Curve => ({
@@ -35,6 +42,15 @@ it("shows the extremes of buckets as a band, also after exact points", () => {
   expect([...(series?.band?.low ?? [])]).toEqual([5, 1]);
   expect([...(series?.band?.high ?? [])]).toEqual([5, 4]);
   expect(series?.isExact).toBe(false);
+});
+
+it("requests of many runs only what their chart draws", () => {
+  expect(seriesDetail(1)).toEqual({ buckets: 1000, columns: "mean,min,max" });
+  expect(seriesDetail(100)).toEqual({ buckets: 400, columns: "mean" });
+  const means = { ...exact([1], undefined), exact: false, mean: [2, "NaN" as const] };
+  const series = mergeAnswer(new Map(), answer(means)).get(KEY);
+  expect([...(series?.y ?? [])]).toEqual([2, Number.NaN]);
+  expect(series?.band).toBeUndefined();
 });
 
 it("drops a series without points", () => {

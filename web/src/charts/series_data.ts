@@ -1,7 +1,7 @@
 /** Fetches the series of charts: many runs and metrics in one request, only new points of live runs. */
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { api, ApiError, data, type Schemas } from "@/api/client";
-import type { CurveBand, Range } from "./curve_series";
+import { api, data, isTemporary, type Schemas } from "@/api/client";
+import { type CurveBand, MANY_CURVES, type Range } from "./curve_series";
 
 /** What a chart needs. `x`: `step`, `time`, `elapsed` or `metrics.NAME`. `range`: of x; null is all of it. */
 export interface SeriesRequest {
@@ -27,7 +27,8 @@ export type SeriesByRun = ReadonlyMap<string, RunSeries>;
 type Answer = Schemas["CurvesOut"];
 type Fetch = (request: SeriesRequest, since: string | null, signal: AbortSignal) => Promise<Answer>;
 
-const BUCKETS = 1000;
+const MAX_BUCKETS = 1000;
+const MAX_DRAWN = 40_000; // points of a metric of all runs
 const MAX_NAMES = 100;
 const MAX_SERIES = 1000; // of a request
 const POLL_MS = 2000;
@@ -36,8 +37,17 @@ const RETRY_MS = 3000;
 /** Returns the key of a metric of a run. Neither ids of runs nor this sign occur in the other. */
 export const seriesKey = (run: string, name: string): string => `${run}\n${name}`;
 
+/** Returns numbers. Those that are not finite are words, which a typed array reads by itself. */
 const toNumbers = (values: readonly (number | string)[] = []): Float64Array =>
-  Float64Array.from(values, Number);
+  new Float64Array(values as readonly number[]);
+
+/** Returns what is requested of each series: no more than a chart of so many curves draws. */
+export function seriesDetail(runs: number): { buckets: number; columns: string } {
+  return {
+    buckets: Math.min(MAX_BUCKETS, Math.floor(MAX_DRAWN / Math.max(1, runs))),
+    columns: runs > MANY_CURVES ? "mean" : "mean,min,max",
+  };
+}
 
 function joined(before: Float64Array, after: Float64Array): Float64Array {
   const all = new Float64Array(before.length + after.length);
@@ -54,9 +64,10 @@ export function mergeAnswer(known: SeriesByRun, answer: Answer): SeriesByRun {
   const merged = new Map(known);
   for (const curve of answer.series) {
     const key = seriesKey(curve.run, curve.name);
-    const x = Float64Array.from(curve.x);
+    const x = new Float64Array(curve.x);
     const y = toNumbers(curve.exact ? curve.values : curve.mean);
-    const band = curve.exact ? undefined : { low: toNumbers(curve.min), high: toNumbers(curve.max) };
+    const band =
+      curve.min && curve.max ? { low: toNumbers(curve.min), high: toNumbers(curve.max) } : undefined;
     const base = { run: curve.run, name: curve.name, total: curve.total, isExact: curve.exact };
     const before = curve.reset ? undefined : merged.get(key);
     if (curve.total === 0) {
@@ -79,8 +90,8 @@ export function mergeAnswer(known: SeriesByRun, answer: Answer): SeriesByRun {
 }
 
 /** Returns whether appended points have made a series much longer than what the server would send in full. */
-export function isOvergrown(known: SeriesByRun): boolean {
-  return [...known.values()].some((series) => series.x.length > 3 * BUCKETS);
+export function isOvergrown(known: SeriesByRun, buckets: number): boolean {
+  return [...known.values()].some((series) => series.x.length > 3 * buckets);
 }
 
 /** Returns requests of at most as many series as the server accepts in one. */
@@ -101,8 +112,7 @@ const fetchSeries: Fetch = (request, since, signal) =>
           run: [...request.runs],
           name: [...request.names],
           x: request.x,
-          buckets: BUCKETS,
-          columns: "mean,min,max",
+          ...seriesDetail(request.runs.length),
           ...(request.range && { begin: request.range[0], end: request.range[1] }),
           ...(since !== null && { since }),
         },
@@ -135,7 +145,7 @@ export class SeriesFollower {
   private async read(parts: readonly SeriesRequest[]): Promise<void> {
     let wait = this.request.isLive ? this.pollMs : null;
     try {
-      if (isOvergrown(this.known)) {
+      if (isOvergrown(this.known, seriesDetail(this.request.runs.length).buckets)) {
         this.cursors.clear();
         this.known = new Map();
       }
@@ -154,7 +164,7 @@ export class SeriesFollower {
         return;
       }
       this.onChange(this.known, error);
-      if (error instanceof ApiError && error.status === 0) {
+      if (isTemporary(error)) {
         wait = RETRY_MS;
       }
     }

@@ -16,3 +16,12 @@ it("leaves curves as they are without weight", () => {
   const series = [{ key: "a", label: "a", colour: 0, x: Float64Array.of(0), y: Float64Array.of(1) }];
   expect(smoothAll(series, 0)).toBe(series);
 });
+
+it("smooths the same values once for a weight", () => {
+  const series = [{ key: "a", label: "a", colour: 0, x: Float64Array.of(0, 1), y: Float64Array.of(1, 3) }];
+  const [first] = smoothAll(series, 0.5);
+  const [again] = smoothAll([...series], 0.5);
+  const [other] = smoothAll(series, 0.9);
+  expect(again?.y).toBe(first?.y);
+  expect(other?.y).toEqual(smooth(Float64Array.of(1, 3), 0.9));
+});

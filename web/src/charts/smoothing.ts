@@ -1,5 +1,5 @@
 /** Smoothing of curves for display. */
-import type { CurveSeries } from "./curve_series";
+import { at, type CurveSeries } from "./curve_series";
 
 /**
  * Returns the exponential moving average with bias correction, as Adam corrects its moments: the average does
@@ -10,7 +10,8 @@ export function smooth(values: Float64Array, weight: number): Float64Array {
   const smoothed = new Float64Array(values.length);
   let sum = 0;
   let correction = 0;
-  for (const [i, value] of values.entries()) {
+  for (let i = 0; i < values.length; i += 1) {
+    const value = at(values, i);
     if (Number.isFinite(value)) {
       sum = weight * sum + (1 - weight) * value;
       correction = weight * correction + (1 - weight);
@@ -22,6 +23,19 @@ export function smooth(values: Float64Array, weight: number): Float64Array {
   return smoothed;
 }
 
+const newest = new WeakMap<Float64Array, { weight: number; smoothed: Float64Array }>();
+
+/** As `smooth`, without computing it again for the same values, which must not change. */
+function smoothOnce(values: Float64Array, weight: number): Float64Array {
+  const known = newest.get(values);
+  if (known?.weight === weight) {
+    return known.smoothed;
+  }
+  const smoothed = smooth(values, weight);
+  newest.set(values, { weight, smoothed });
+  return smoothed;
+}
+
 /** Returns the curves with smoothed values, bands included; the same objects with a weight of 0. */
 export function smoothAll(series: readonly CurveSeries[], weight: number): readonly CurveSeries[] {
   if (weight <= 0) {
@@ -29,9 +43,9 @@ export function smoothAll(series: readonly CurveSeries[], weight: number): reado
   }
   return series.map((each) => ({
     ...each,
-    y: smooth(each.y, weight),
+    y: smoothOnce(each.y, weight),
     ...(each.band && {
-      band: { low: smooth(each.band.low, weight), high: smooth(each.band.high, weight) },
+      band: { low: smoothOnce(each.band.low, weight), high: smoothOnce(each.band.high, weight) },
     }),
   }));
 }

@@ -1,7 +1,7 @@
 import { cleanup, render, screen } from "@testing-library/preact";
 import { afterEach, describe, expect, it } from "vitest";
 import { ApiError } from "@/api/client";
-import { Empty, ErrorNotice } from "./notices";
+import { Empty, ErrorNotice, StaleNotice } from "./notices";
 
 const HOSTILE = "<img src=x onerror=alert(1)>";
 
@@ -20,5 +20,16 @@ describe("notices", () => {
     render(<Empty title="No runs yet" command="hop run main.py" />);
     expect(screen.getByRole("heading").textContent).toBe("No runs yet");
     expect(screen.getByText("hop run main.py").tagName).toBe("PRE");
+  });
+});
+
+describe("StaleNotice", () => {
+  it("distinguishes a server that is away from a refusal", () => {
+    const { rerender } = render(<StaleNotice error={new ApiError(0, "server_unavailable", "refused")} />);
+    expect(screen.getByRole("alert").textContent).toContain("The server does not answer");
+    rerender(<StaleNotice error={new ApiError(404, "not_found", "there is no run 7")} />);
+    expect(screen.getByRole("alert").textContent).toBe("there is no run 7");
+    rerender(<StaleNotice error={null} />);
+    expect(screen.queryByRole("alert")).toBeNull();
   });
 });

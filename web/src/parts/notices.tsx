@@ -1,7 +1,10 @@
 /** What stands in place of content: nothing there yet, an error with its hints, or something on its way. */
 import type { ComponentChildren } from "preact";
+import { isAway } from "@/api/answers";
 import { ApiError } from "@/api/client";
 import styles from "./notices.module.css";
+
+const AWAY = "The server does not answer. What you see may be old; the page continues once it does.";
 
 /** An empty page or part. `command`: what to type to fill it. */
 export function Empty({
@@ -44,4 +47,26 @@ export function Loading({ rows = 8 }: { rows?: number }) {
       ))}
     </div>
   );
+}
+
+/** Above data that is old, because the newest read has failed; nothing without an error. */
+export function StaleNotice({ error }: { error: unknown }) {
+  const isRefusal = error instanceof ApiError && error.status !== 0;
+  if (error === null || (isAway.value && !isRefusal)) {
+    return null; // `AwayNotice` says it for the whole page
+  }
+  return (
+    <p class={styles["stale"]} role="alert">
+      {isRefusal ? error.message : AWAY}
+    </p>
+  );
+}
+
+/** Above each page while the server does not answer. */
+export function AwayNotice() {
+  return isAway.value ? (
+    <p class={`${styles["stale"]} ${styles["away"]}`} role="alert">
+      {AWAY}
+    </p>
+  ) : null;
 }

@@ -3,7 +3,9 @@ import styles from "./phase.module.css";
 
 type Phase = Schemas["RunPhase"];
 
-const KINDS: Record<Phase, string> = {
+export type Tone = "good" | "active" | "wait" | "bad" | "idle";
+
+const TONES: Record<Phase, Tone> = {
   queued: "wait",
   starting: "active",
   running: "active",
@@ -14,7 +16,12 @@ const KINDS: Record<Phase, string> = {
   cancelled: "idle",
 };
 
+/** A word with the colour of its tone. */
+export function Badge({ tone, children }: { tone: Tone; children: string }) {
+  return <span class={`${styles["badge"]} ${styles[tone]}`}>{children}</span>;
+}
+
 /** The phase of a run, as a word with a colour. */
 export function PhaseBadge({ phase }: { phase: Phase }) {
-  return <span class={`${styles["badge"]} ${styles[KINDS[phase]]}`}>{phase}</span>;
+  return <Badge tone={TONES[phase]}>{phase}</Badge>;
 }

@@ -56,7 +56,7 @@ export function Keyboard() {
   const sections = [...new Set(shortcuts.value.map((shortcut) => shortcut.section))];
   return (
     <Dialog title="Keys" isOpen={isHelpOpen.value} onClose={() => (isHelpOpen.value = false)} isWide>
-      <div class={styles["sections"]}>
+      <div class={styles["sections"]} tabIndex={0} role="group" aria-label="keys by page">
         {sections.map((section) => (
           <section key={section}>
             <h3>{section}</h3>

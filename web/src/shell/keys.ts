@@ -1,6 +1,7 @@
 /** Keys of the page: parts register theirs, one listener finds the one that was typed, `?` shows them all. */
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { focusPage } from "./page_focus";
 
 export interface Shortcut {
   keys: string; // `j`, `Ctrl+k`, `Shift+ArrowDown`, or a sequence: `g r`
@@ -45,6 +46,11 @@ function isTyping(target: EventTarget | null): boolean {
   );
 }
 
+/** Whether a dialog, a menu or a list is open in front of the page. */
+function isInFront(): boolean {
+  return document.querySelector("[role=dialog], [role=menu], [role=listbox]") !== null;
+}
+
 /** Follows the keyboard, until the returned function is called. Keys of a field or a dialog are left to it. */
 export function followKeys(): () => void {
   let before = "";
@@ -55,10 +61,15 @@ export function followKeys(): () => void {
     }
     const key = keyName(event);
     const isPlain = !key.startsWith("Ctrl+");
-    if (
-      isPlain &&
-      (isTyping(event.target) || document.querySelector("[role=dialog], [role=menu], [role=listbox]"))
-    ) {
+    if (key === "Escape" && isTyping(event.target) && !isInFront()) {
+      const { target } = event;
+      // in a search field with a text, the browser clears it at first
+      if (!(target instanceof HTMLInputElement && target.type === "search" && target.value !== "")) {
+        focusPage(); // where the keys of the page work again
+      }
+      return;
+    }
+    if (isPlain && (isTyping(event.target) || isInFront())) {
       return;
     }
     // Enter and the space bar belong to the button or the link that has the focus

@@ -1,6 +1,9 @@
+import { useRef } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { logOut, session } from "@/api/session";
 import { Button } from "@/parts/button";
+import { useCurrentInSight } from "@/parts/current_in_sight";
+import { Bell } from "./bell";
 import { PAGES } from "./pages";
 import styles from "./navigation.module.css";
 import { isPaletteOpen } from "./keyboard";
@@ -11,8 +14,10 @@ const GLYPHS: Record<Theme, string> = { system: "◐", light: "☀", dark: "☾"
 /** The column of pages on the left; on a phone, a row above. */
 export function Navigation() {
   const [location] = useLocation();
+  const row = useRef<HTMLElement>(null);
+  useCurrentInSight(row, location);
   return (
-    <nav class={styles["navigation"]} aria-label="pages">
+    <nav ref={row} class={styles["navigation"]} aria-label="pages">
       <Link href="/runs" class={styles["brand"]} aria-label="Hopyard">
         <img src="/favicon.svg" alt="" width="22" height="22" />
         <span>Hopyard</span>
@@ -21,6 +26,7 @@ export function Navigation() {
         <span>Search</span>
         <kbd>Ctrl K</kbd>
       </button>
+      <Bell />
       <ul>
         {PAGES.map((page) => (
           <li key={page.path}>
@@ -37,7 +43,7 @@ export function Navigation() {
         <Button kind="quiet" onClick={nextTheme} aria-label="theme" title={`theme: ${theme.value}`}>
           {GLYPHS[theme.value]}
         </Button>
-        <Button kind="quiet" onClick={() => void logOut()}>
+        <Button kind="quiet" onClick={() => void logOut().catch(() => undefined)}>
           Log out
         </Button>
       </footer>

@@ -1,5 +1,6 @@
 /** A line of a log as a terminal shows it: colours, carriage returns, and nothing else of the escape sequences.
  *  Sequences that move to another line, set titles or make links are dropped; their text stays. */
+import { DIRECTION_MARKS } from "./shown_name";
 
 /** Colours are indexes of the palette of 256, or `#rrggbb`; undefined: the default. */
 export interface TextStyle {
@@ -24,14 +25,12 @@ const PLAIN: TextStyle = Object.freeze({});
 const ESCAPE =
   /(?:\x1b\[|\x9b)([0-?]*)[ -/]*(?:([@-~])|$)|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])(?:[^\x07\x1b\x9c]|\x1b(?!\\))*(?:\x07|\x1b\\|\x9c|$)|\x1b[ -/]*(?:[0-~])?/y;
 const CONTROL = /[\x00-\x08\x0b-\x1f\x7f-\x9f]/;
-// direction marks reorder what is read: they are shown as a sign
-const MARKS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
 /** Returns the spans of a line (without its line feed). `hidden`: how many of its characters were cut off. */
 export function parseLine(source: string): { spans: Span[]; hidden: number } {
   const { text, hidden } = limit(source);
   if (!CONTROL.test(text)) {
-    return { spans: text === "" ? [] : [{ text: text.replace(MARKS, "�"), style: PLAIN }], hidden };
+    return { spans: text === "" ? [] : [{ text: text.replace(DIRECTION_MARKS, "�"), style: PLAIN }], hidden };
   }
   return { spans: render(text), hidden };
 }
@@ -96,7 +95,7 @@ function render(text: string): Span[] {
         cells.push(" ");
         styles.push(PLAIN);
       }
-      cells[column] = character.replace(MARKS, "�");
+      cells[column] = character.replace(DIRECTION_MARKS, "�");
       styles[column] = style;
       column += 1;
     }

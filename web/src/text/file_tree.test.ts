@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { buildTree, visibleRows } from "./file_tree";
+import { buildTree, parentsOf, visibleRows } from "./file_tree";
 
 const FILES = ["b.txt", "a/z.py", "a/b/__proto__", "a/b/c", "constructor/x"].map((path, index) => ({
   path,
@@ -25,4 +25,9 @@ test("only open folders show their content", () => {
     ["constructor", 0],
     ["b.txt", 0],
   ]);
+});
+
+test("folders above a path are named from the outermost", () => {
+  expect(parentsOf("a/b/c.py")).toEqual(["a", "a/b"]);
+  expect(parentsOf("c.py")).toEqual([]);
 });

@@ -72,3 +72,9 @@ export function visibleRows<T>(
   visit(root, 0);
   return rows;
 }
+
+/** Returns the folders above a path, the outermost first. */
+export function parentsOf(path: string): string[] {
+  const parts = path.split("/").slice(0, -1);
+  return parts.map((_, depth) => parts.slice(0, depth + 1).join("/"));
+}

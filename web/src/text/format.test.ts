@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { formatAge, formatBytes, formatDuration, formatNumber } from "./format";
+import { formatAge, formatBytes, formatCount, formatDuration, formatNumber } from "./format";
 
 describe("formats", () => {
   it("writes sizes with three digits", () => {
@@ -24,6 +24,19 @@ describe("formats", () => {
       "1d 01h",
     ]);
     expect(formatDuration(Number.NaN)).toBe("–");
+  });
+
+  it("writes counts with one or many of a noun", () => {
+    expect([0, 1, 2, 1200].map((count) => formatCount(count, "file"))).toEqual([
+      "0 files",
+      "1 file",
+      "2 files",
+      "1,200 files",
+    ]);
+    expect([1, 2].map((count) => formatCount(count, "run is", "runs are"))).toEqual([
+      "1 run is",
+      "2 runs are",
+    ]);
   });
 
   it("writes ages in one unit", () => {

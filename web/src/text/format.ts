@@ -63,3 +63,10 @@ export function formatNumber(value: number | string): string {
   const size = Math.abs(value);
   return size < 1e-4 || size >= 1e6 ? value.toExponential(3) : String(Number(value.toPrecision(6)));
 }
+
+const WHOLE = new Intl.NumberFormat("en"); // `toLocaleString` makes one at each call
+
+/** Returns a number with its noun: `1 file`, `1,200 files`. `many`: where the plural is not the noun with an s. */
+export function formatCount(count: number, noun: string, many = `${noun}s`): string {
+  return `${WHOLE.format(count)} ${count === 1 ? noun : many}`;
+}

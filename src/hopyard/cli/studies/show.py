@@ -56,25 +56,11 @@ def show_study(ref: str, *, as_json: bool) -> None:
 
 def _importance_lines(view: StudyView) -> list[str]:
     """Returns the importance of the parameters; nothing if it is unknown."""
-    from importlib.util import find_spec
-
-    from hopyard.studies.view.study_data import (
-        has_enough_results,
-        importance_of,
-        is_importance_uncertain,
-    )
+    from hopyard.studies.view.study_data import importance_of, is_importance_uncertain
 
     shares = importance_of(view)
     if not shares:
-        needs_optuna = has_enough_results(view) and find_spec("optuna") is None
-        return (
-            [
-                "",
-                ("hint: install Optuna to see the importance of parameters: pip install 'hopyard[search]'"),
-            ]
-            if needs_optuna
-            else []
-        )
+        return []
     longest = max(map(len, shares))
     bars = [
         f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip()

@@ -50,10 +50,30 @@ def _is_number(value: object) -> bool:
 
 
 def _sdk(sources: list[SourceTree]) -> ParamFormat | None:
-    for source in sources:
-        if any(name in ("hopyard.params", "hopyard.sdk.api.params") for name, _ in source.calls()):
-            return ParamFormat(source=f"hop.params in {source.path}")
-    return None
+    calls = [
+        (source, call)
+        for source in sources
+        for name, call in source.calls()
+        if name in ("hopyard.params", "hopyard.sdk.api.params")
+    ]
+    if not calls:
+        return None
+    parsed = argparse_options.find_argparse(sources)
+    if parsed is not None and all(_hands_on_options(call, parsed) for _, call in calls):
+        return parsed  # also takes the options that hop.params does not declare
+    return ParamFormat(source=f"hop.params in {calls[0][0].path}")
+
+
+def _hands_on_options(call: ast.Call, parsed: ParamFormat) -> bool:
+    """Returns whether each parameter of a call of hop.params is an option under its name, as in
+    `hop.params(lr=args.lr)`."""
+    return not call.args and all(
+        keyword.arg is not None
+        and isinstance(keyword.value, ast.Attribute)
+        and keyword.value.attr == keyword.arg
+        and keyword.arg in parsed.options
+        for keyword in call.keywords
+    )
 
 
 def _hydra(sources: list[SourceTree], read: ReadSource) -> ParamFormat | None:

@@ -32,6 +32,9 @@ from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, read_below, write_atomically, write_below
 
 T = TypeVar("T")
+# made at the import, see CONTRIBUTING.md: threads read the folders of a gang at once
+_SPEC, _STATE = msgspec.json.Decoder(ReplicaSpec), msgspec.json.Decoder(ReplicaState)
+_STOP = msgspec.json.Decoder(StopOrder)
 # the last two occur in a damaged folder
 _MISSING_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -60,15 +63,15 @@ class ReplicaFolder:
     def read_spec(self) -> ReplicaSpec | None:
         """Returns the spec as the engine wrote it, not as the script may have changed it."""
         try:
-            return msgspec.json.decode(trusted_spec_file(self.root).read_bytes(), type=ReplicaSpec)
+            return _SPEC.decode(trusted_spec_file(self.root).read_bytes())
         except _MISSING_ERRORS:
-            return self._read(SPEC_FILE, ReplicaSpec)
+            return self._read(SPEC_FILE, _SPEC)
         except msgspec.MsgspecError:
             return None
 
     def read_state(self) -> ReplicaState | None:
         """Returns the replica's state; None before its first state (or if a power cut left half a file)."""
-        return self._read(STATUS_FILE, ReplicaState)
+        return self._read(STATUS_FILE, _STATE)
 
     def is_started(self) -> bool:
         """Returns whether a replica has ever started here."""
@@ -95,7 +98,7 @@ class ReplicaFolder:
 
     def read_stop(self) -> StopOrder | None:
         """Returns the replica's order to stop; None without one."""
-        return self._read(STOP_FILE, StopOrder)
+        return self._read(STOP_FILE, _STOP)
 
     def has_stop(self) -> bool:
         return (self.root / STOP_FILE).exists()
@@ -138,9 +141,9 @@ class ReplicaFolder:
             return has_open(pid, (self.root / LOCK_FILE).lstat())
         return False
 
-    def _read(self, name: str, kind: type[T]) -> T | None:
+    def _read(self, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
         try:
-            return msgspec.json.decode(read_below(self.root.parent, f"{self.root.name}/{name}"), type=kind)
+            return decoder.decode(read_below(self.root.parent, f"{self.root.name}/{name}"))
         except (*_MISSING_ERRORS, msgspec.MsgspecError):
             return None
 

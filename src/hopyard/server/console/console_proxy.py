@@ -1,4 +1,7 @@
-"""Connects users to the consoles that they have opened: bytes in both directions, kept nowhere."""
+"""Connects users to the consoles that they have opened: bytes in both directions, kept nowhere.
+
+A terminal switches its connection to plain TCP, a browser to a WebSocket. Both carry the same messages.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,22 @@ from asyncio import StreamWriter
 from collections import Counter
 from contextlib import suppress
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hopyard.api_client.tcp_relay import relay
+from hopyard.api_client.tcp_relay import Stream, relay
 from hopyard.domain import console_frames as frames
 from hopyard.domain.ids import RUN_ID_PATTERN, RunId
-from hopyard.errors import HopyardError, ServerUnavailable, UsageError
+from hopyard.errors import Forbidden, HopyardError, ServerUnavailable, UsageError
 from hopyard.server.console.console_access import ConsoleAccess, OpenConsole
 from hopyard.server.ports.port_headers import find_header
 from hopyard.server.ports.tunnel import TUNNEL_KEY, take_over_stream
 from hopyard.server.responses import error_response
 from hopyard.server.services import Services
+from hopyard.server.web.session_access import SessionAccess
+from hopyard.server.web.session_cookie import check_same_origin
 
-PROTOCOL = b"tcp"  # the value of `Upgrade`
+PROTOCOL, WEB_SOCKET = b"tcp", b"websocket"  # the values of `Upgrade`
 MAX_CONSOLES_PER_RUN = 32
 IDLE_S = 24 * 3600.0  # a console without a byte for so long is closed
 _HEAD = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: tcp\r\n\r\n"
@@ -33,8 +39,10 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP
 class ConsoleProxy:
     """The ASGI application around the API."""
 
-    def __init__(self, api: ASGIApp, services: Services, access: ConsoleAccess) -> None:
-        self._api, self._services, self._access = api, services, access
+    def __init__(
+        self, api: ASGIApp, services: Services, access: ConsoleAccess, sessions: SessionAccess
+    ) -> None:
+        self._api, self._services, self._access, self._sessions = api, services, access, sessions
         self._open: Counter[RunId] = Counter()
         self._writers: set[StreamWriter] = set()
 
@@ -45,12 +53,19 @@ class ConsoleProxy:
             await self._api(scope, receive, send)
             return
         try:
-            if find_header(scope["headers"], b"upgrade").strip().lower() != PROTOCOL:
+            protocol = find_header(scope["headers"], b"upgrade").strip().lower()
+            if protocol not in (PROTOCOL, WEB_SOCKET):
                 raise UsageError("a console needs the header `Upgrade: tcp`", hints=("use `hop exec`",))
-            token = find_header(scope["headers"], b"authorization").decode("latin-1")
-            caller = await self._services.tokens.authenticate(token or None)
+            request = Request(scope)
+            if protocol == WEB_SOCKET:
+                _check_web_socket(request)
+                caller = await self._sessions.authenticate(request)
+            else:  # a cookie opens none without the checks of a page
+                caller = await self._services.tokens.authenticate(
+                    request.headers.get("authorization") or None
+                )
             console = self._access.use(RunId(found["run"]), found["ticket"], caller)
-            await self._connect(scope, console)
+            await self._connect(request, console, protocol)
         except HopyardError as error:
             response = error_response(error)
             response.headers["Connection"] = "close"  # what follows this request is not HTTP
@@ -61,28 +76,35 @@ class ConsoleProxy:
         for writer in self._writers:
             writer.transport.abort()
 
-    async def _connect(self, scope: Scope, console: OpenConsole) -> None:
-        run = console.run
+    async def _connect(self, request: Request, console: OpenConsole, protocol: bytes) -> None:
+        from hopyard.server.console.web_socket import WebSocket, open_web_socket  # few servers need it
+
+        run, scope = console.run, request.scope
         if self._open[run] >= MAX_CONSOLES_PER_RUN:
             raise ServerUnavailable(
                 f"the run has {MAX_CONSOLES_PER_RUN} open consoles already", retry_after_s=_RETRY_AFTER_S
             )
         self._open[run] += 1
         try:
+            connection, head = open_web_socket(scope) if protocol == WEB_SOCKET else (None, _HEAD)
             reader, writer = await self._services.connect_console(console.attempt, console.rank)
             client = take_over_stream(scope["state"][TUNNEL_KEY])
             _keep_alive(client[1])
             own = {client[1], writer}
             self._writers |= own
             try:
-                client[1].write(_HEAD)
+                client[1].write(head)
                 writer.write(frames.json_frame(frames.START, console.start))
+                ends: Stream = client
+                if connection is not None:
+                    stream = WebSocket(connection, *client)
+                    ends = stream, stream
                 with (
                     self._services.connections.connected(run),
                     self._services.token_connections.opened(console.caller, client[1].transport.abort),
                     self._services.token_connections.opened(console.caller, writer.transport.abort),
                 ):
-                    await relay(client, (reader, writer), idle_s=IDLE_S)
+                    await relay(ends, (reader, writer), idle_s=IDLE_S)
             finally:
                 self._writers -= own
                 writer.close()
@@ -90,6 +112,15 @@ class ConsoleProxy:
             self._open[run] -= 1
             if not self._open[run]:
                 del self._open[run]
+
+
+def _check_web_socket(request: Request) -> None:
+    """A browser lets any page open a WebSocket with the cookies of this server; only its own page may."""
+    check_same_origin(request)
+    if "cookie" in request.headers and request.headers.get("origin") is None:
+        raise Forbidden(
+            "a WebSocket with a cookie needs the header `Origin`", hints=("send a token instead",)
+        )
 
 
 def _keep_alive(writer: StreamWriter) -> None:

@@ -26,6 +26,7 @@ from hopyard.server.blob_frames import (
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
 from hopyard.server.remote_blobs import RemoteLookup
 from hopyard.server.services import Services
+from hopyard.server.store_blobs import store_blobs
 
 # a chunk of a file has at most 8 MiB, but the manifest of two million files is larger
 MAX_BLOB_BYTES = 256 * 1024 * 1024
@@ -100,20 +101,8 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
     async def store(request: ApiRequest[Any, Any], blobs: Sequence[tuple[Digest, bytes]]) -> None:
         """Stores blobs and counts them toward the storage of the user."""
-        new_digests = (
-            set(await services.blobs.find_missing([digest for digest, _ in blobs]))
-            if services.storage.has_quota
-            else set()
-        )
-        if len(blobs) == 1:
-            await services.blobs.put(*blobs[0])
-        else:
-            await services.blobs.put_many(blobs)
-        if new_digests:
-            await services.storage.record_uploads(
-                await storage_user(request.caller, services.runs),
-                [(digest, len(data)) for digest, data in blobs if digest in new_digests],
-            )
+        user = await storage_user(request.caller, services.runs) if services.storage.has_quota else ""
+        await store_blobs(services, user, blobs)
         if request.caller.run is not None:
             blob_access.record_sent(request.caller.run, [digest for digest, _ in blobs])
 

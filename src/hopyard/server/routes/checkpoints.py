@@ -32,7 +32,6 @@ from hopyard.config.schemas.runs import MAX_ROLES, EnvironmentIn, GitIn, ParamFo
 from hopyard.controller.checkpoint_retention import retained_steps, run_datasets
 from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.command import params_after
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.metric_line import check_metric_lines
@@ -50,6 +49,7 @@ from hopyard.server.fork_study import (
     to_git,
     with_trial_code,
 )
+from hopyard.server.live_params import with_live_params
 from hopyard.server.masking import inherit_run, with_added_env
 from hopyard.server.pages import PageQuery
 from hopyard.server.queue_cache import without_removed_queue
@@ -335,16 +335,7 @@ async def _with_live_params(services: Services, source: Run, change: ForkIn, res
     of them."""
     if resume is None and not change.files:
         return source
-    until = None
-    if resume is not None and change.checkpoint != "newest":
-        until = max(
-            checkpoint.created_at
-            for checkpoint in await services.runs.checkpoints(source.id, own=True)
-            if (checkpoint.step, checkpoint.manifest) == (resume.step, resume.manifest)
-        )
-    commands = await services.commands.commands(source.id)
-    params = params_after(source.spec.params, commands, until=until)
-    return replace(source, spec=replace(source.spec, params=params))
+    return await with_live_params(services, source, None if change.checkpoint == "newest" else resume)
 
 
 def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:

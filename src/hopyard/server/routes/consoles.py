@@ -56,7 +56,8 @@ class OpenConsoleIn(RequestModel):
 
 
 class OpenConsoleOut(Struct, frozen=True):
-    """path: a request with `Upgrade: tcp` to it gets the messages of the console, once within a minute."""
+    """path: a request with `Upgrade: tcp` to it gets the messages of the console, once within a minute. So
+    does a WebSocket, by a browser's session as well, with the messages in binary."""
 
     path: str
 

@@ -16,12 +16,14 @@ from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
 from hopyard.server.responses import encode
 from hopyard.server.schemas.events import EventKind, EventOut
 from hopyard.server.services import Services
-from hopyard.tracking.event_hub import EventClient, EventFilter, Sent
+from hopyard.tracking.event_batch import frame, heartbeat_frame
+from hopyard.tracking.event_filter import EventFilter
+from hopyard.tracking.event_hub import EventClient
 
 _MAX_RUNS, _MAX_WORDS = 200, 32
-_CHUNK_BYTES = 32 * 1024  # memory per slow client
 _KINDS = tuple(kind for kind in get_args(EventKind) if kind not in ("open", "reset"))
 _EVENT_STREAM = "text/event-stream"
+_OPEN, _RESET = encode(EventOut("open")), encode(EventOut("reset"))
 
 
 class EventStreamQuery(RequestModel):
@@ -63,13 +65,15 @@ class EventStreamQuery(RequestModel):
 
 def event_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def events(request: ApiRequest[EventStreamQuery, Empty]) -> Response:
-        """Follow what changes: runs, studies, nodes, queues and reservations. The response is a stream of
+        """Follow what changes: runs, studies, nodes, queues, reservations
+        and reports. The response is a stream of
         server-sent events (`text/event-stream`); `data` of each is an EventOut as JSON.
 
         The first event is `open`. A client that reconnects sends the `id` of the last event, and gets all
         later changes, once each, from any server of the database. If some may be missing, the first event is
         `reset`: list everything again. Several changes of the same thing may become one event. Values of a
-        run, and nodes, are sent at most once a second. A comment is sent every 15 seconds without an event.
+        run, and nodes, are sent at most once a second. After 15 seconds without
+        an event, one with the name `heartbeat` and `data` `{}` is sent.
         The stream ends when the token becomes invalid, and when the server ends.
         """
         query = request.query
@@ -110,23 +114,13 @@ async def _chunks(
 ) -> AsyncIterator[bytes]:
     """Yields whole events, several together as long as they are short."""
     is_first = True
-    async for items in services.events.follow(client, after, accepts):
-        frames, size = list[bytes](), 0
-        for item in items:
-            frame = _encode(item, is_first)
-            is_first = False
-            if frames and size + len(frame) > _CHUNK_BYTES:
-                yield b"".join(frames)
-                frames, size = [], 0
-            frames.append(frame)
-            size += len(frame)
-        yield b"".join(frames)
-
-
-def _encode(item: Sent, is_first: bool) -> bytes:
-    head = b"id: " + item.position.cursor().encode() + b"\n"
-    if item.event is not None:
-        return head + b"data: " + item.event.data + b"\n\n"
-    if item.is_reset or is_first:
-        return head + b"data: " + encode(EventOut("reset" if item.is_reset else "open")) + b"\n\n"
-    return b": ping\n" + head + b"\n"  # the id without data advances the client's position
+    async for batch in services.events.follow(client, after, accepts):
+        (first, *_) = batch.items
+        if first.event is not None:
+            for chunk in batch.chunks():
+                yield chunk
+        elif first.is_reset or is_first:
+            yield frame(first.position, _RESET if first.is_reset else _OPEN)
+        else:
+            yield heartbeat_frame(first.position)
+        is_first = False

@@ -10,7 +10,6 @@ from msgspec import Meta, Struct
 
 from hopyard.config.schemas.fields import LINE, RequestModel
 from hopyard.domain.best_checkpoint import checkpoint_of_value
-from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import RunId
 from hopyard.domain.metric_values import MetricValue, encode_value
 from hopyard.domain.run import Run
@@ -18,19 +17,13 @@ from hopyard.domain.study import Goal
 from hopyard.errors import NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.rank_dataset import rank_dataset
 from hopyard.server.services import Services
 from hopyard.tracking.best_values import BestValues
 from hopyard.tracking.leaderboard import (
-    MAX_RANKED_RUNS,
     Leaderboard,
-    LeaderboardResult,
     LeaderboardRow,
     ValueSource,
-    choose_metric,
-    default_result,
-    is_higher_better,
-    last_result,
-    rank_runs,
 )
 
 
@@ -71,12 +64,26 @@ class RowOut(Struct, frozen=True, kw_only=True):
     checkpoint_step: int | None
 
 
+class RecordOut(Struct, frozen=True):
+    """A run that was the best one when it was submitted."""
+
+    run: str
+    name: str
+    user: str
+    value: MetricValue
+    submitted_at: datetime
+
+
 class BoardOut(Struct, frozen=True):
-    """metric: "" while no run has a result."""
+    """metric: "" while no run has a result. ranked: the number of runs with a result, of which `rows` has the
+    best `limit`. records: the runs that were the best ones when they were submitted, oldest first; the newest
+    thousand of them."""
 
     metric: str
     higher_is_better: bool
     rows: list[RowOut]
+    ranked: int
+    records: list[RecordOut]
 
 
 def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
@@ -90,8 +97,17 @@ def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if dataset is None:
             await services.datasets.versions(name, limit=1)  # raises NotFound with close names
             raise NotFound(f"there is no dataset `{name}`")
-        leaderboard = await _rank(services, best_values, dataset, request.query)
-        ids = [row.run.id for row in leaderboard.rows]
+        query = request.query
+        leaderboard = await rank_dataset(
+            services,
+            best_values,
+            dataset,
+            metric=query.metric or "",
+            limit=query.limit,
+            value=query.value,
+            direction=query.direction,
+        )
+        ids = [row.run.id for row in (*leaderboard.rows, *leaderboard.records)]
         runs_by_id = {
             run.id: run
             for run in await services.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids), brief=True))
@@ -103,36 +119,18 @@ def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             for row in leaderboard.rows
             if row.run.id in runs_by_id
         ]
-        return BoardOut(leaderboard.metric, leaderboard.higher_is_better, rows)
+        records = [
+            _to_record_out(row, runs_by_id[row.run.id])
+            for row in leaderboard.records
+            if row.run.id in runs_by_id
+        ]
+        return BoardOut(leaderboard.metric, leaderboard.higher_is_better, rows, leaderboard.ranked, records)
 
     return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]
 
 
-async def _rank(
-    services: Services, best_values: BestValues, dataset: Dataset, query: BoardQuery
-) -> Leaderboard:
-    """Reads the logged values only where they matter: they are much larger than the summaries."""
-    metric, higher = query.metric or "", None if query.direction is None else query.direction is Goal.MAX
-    runs = await services.runs.list_summaries(
-        dataset.name,
-        limit=MAX_RANKED_RUNS,
-        latest=bool(metric or dataset.metric or query.value),
-        extremes=query.value is ValueSource.BEST,
-    )
-    metric = choose_metric(dataset, runs, metric)
-    if not metric:
-        runs = await services.runs.list_summaries(dataset.name, limit=MAX_RANKED_RUNS, latest=True)
-        metric = choose_metric(dataset, runs)
-    results: dict[RunId, LeaderboardResult] | None = None
-    if query.value is ValueSource.LAST:
-        results = {
-            run.id: result
-            for run in runs
-            if (result := last_result(run, metric) or default_result(run, metric)) is not None
-        }
-    elif query.value is ValueSource.BEST:
-        results = await best_values.results(runs, metric, higher=is_higher_better(dataset, metric, higher))
-    return rank_runs(dataset, runs, metric=metric, higher=higher, results=results, limit=query.limit)
+def _to_record_out(row: LeaderboardRow, run: Run) -> RecordOut:
+    return RecordOut(run.id, str(run.name), run.name.user, encode_value(row.value), run.submitted_at)
 
 
 async def _checkpoint_steps(services: Services, leaderboard: Leaderboard) -> dict[RunId, int]:

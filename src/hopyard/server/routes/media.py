@@ -21,7 +21,6 @@ from hopyard.tracking.run_history import load_history
 
 # Contents come from scripts. A browser must neither run one as a page nor guess another type.
 _CONTENT_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "private, max-age=31536000, immutable",
 }

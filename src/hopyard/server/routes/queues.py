@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.run import RunPhase
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.run_store import RunFilter
+from hopyard.scheduler.explain.queue_comparison import explain_share
 from hopyard.scheduler.quota.queue_report import queue_report, user_report
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.queue_cache import check_may_change, limits_below_usage
@@ -55,7 +57,8 @@ def queue_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def get(request: ApiRequest[Empty, Empty]) -> QueueOut:
-        """Get a queue with its users in scheduling order, and its reservations."""
+        """Get a queue with its users in scheduling order, its reservations, and why another queue gets
+        more."""
         snapshot = await services.cluster.snapshot(now=services.now())
         usage_by_name = {use.queue.name: use for use in queue_report(snapshot)}
         use = next(
@@ -76,6 +79,7 @@ def queue_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             use,
             users,
             upcoming_reservations(snapshot, lambda reservation: reservation.queue in ancestors),
+            await asyncio.to_thread(explain_share, snapshot, use.queue.name),
         )
 
     async def apply(request: ApiRequest[ApplyQuery, TreeIn]) -> ApplyOut:

@@ -183,7 +183,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 "study.beginning: this request cannot fork a study",
                 hints=("use POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
             )
-        await _check_not_forked(services, spec)
+        spec = await _with_lineage(services, spec, request.caller.user)
         await check_evaluation(services, request.caller, spec)
         await check_current_study_attempt(request.caller, services.runs)
         if request.caller.run is None:
@@ -206,7 +206,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         spec = to_run_spec(request.body.spec)
         if spec.parent is not None or spec.study is not None or spec.evaluation is not None:
             raise SpecError("spec: a study, a trial or an evaluation cannot be recorded offline")
-        await _check_not_forked(services, spec)
+        spec = await _with_lineage(services, spec, request.caller.user)
         run = await submit_run(
             services,
             spec,
@@ -386,26 +386,72 @@ async def _request_trial_stop(services: Services, run: Run, trial: str, user: st
     await services.runs.record_event(run.id, event)
 
 
-async def _check_not_forked(services: Services, spec: RunSpec) -> None:
-    """Raises SpecError for a fork, except for a run with other code that starts from a checkpoint of an
-    existing run. A trial may resume from the checkpoint or the files of another trial, which is checked
-    elsewhere."""
+async def _with_lineage(services: Services, spec: RunSpec, user: str) -> RunSpec:
+    """Returns the spec with the runs that it continues. Raises SpecError unless `forked_from` is an existing
+    run that is no study, or absent.
+
+    A run that starts from a checkpoint is a fork of the run of that checkpoint. It starts from a checkpoint
+    that a script saved itself by `initial_folder`. Other files and studies are forked by
+    `POST /runs/{id}/fork`. A trial may resume from the checkpoint or the files of another trial, which is
+    checked elsewhere.
+    """
     if spec.initial_folder is not None and spec.parent is None:
+        return await _with_own_checkpoint(services, spec, user)
+    await _check_lineage(services, spec)
+    return spec
+
+
+async def _with_own_checkpoint(services: Services, spec: RunSpec, user: str) -> RunSpec:
+    if spec.forked_from is None or spec.resume is not None or spec.study is not None:
         raise SpecError(
-            "initial_folder: this request cannot fork a run",
+            "initial_folder: this request cannot start from the files of a run",
             hints=("use POST /runs/{id}/fork with `files`, or `hop fork RUN --files`",),
         )
+    await _check_fork_source(services, spec.forked_from)
+    source = await services.runs.get(spec.forked_from)
+    if source.name.user != user:
+        raise SpecError(
+            f"initial_folder: {source.name} is a run of another user, and its files may run that user's code",
+            hints=(f"use `hop fork {source.name} --checkpoint STEP --trust`, if you trust that user",),
+        )
+    saved = await services.runs.checkpoints(source.id, own=True)
+    if not any(each.path and each.manifest == spec.initial_folder for each in saved):
+        raise SpecError(
+            f"initial_folder: the script of {source.name} has saved no such checkpoint",
+            hints=("list its checkpoints with `hop checkpoint ls RUN`",),
+        )
+    return replace(spec, continued_runs=source.continued_by_next())
+
+
+async def _check_lineage(services: Services, spec: RunSpec) -> None:
     if spec.forked_from is None:
         return
     resume = spec.resume
+    if resume is None and spec.parent is None and spec.study is None:
+        await _check_fork_source(services, spec.forked_from)
+        return
     is_resumed = resume is not None and resume.run == spec.forked_from
     if is_resumed and resume is not None and spec.parent is None:
         saved = await services.runs.checkpoints(resume.run)
         is_resumed = any(checkpoint.manifest == resume.manifest for checkpoint in saved)
     if not is_resumed:
         raise SpecError(
-            "forked_from: this request cannot fork a run",
+            "forked_from: it is not the run that saved the checkpoint of `resume`",
             hints=("use POST /runs/{id}/fork, or `hop fork RUN`",),
+        )
+
+
+async def _check_fork_source(services: Services, source: RunId) -> None:
+    try:
+        run = await services.runs.get(source)
+    except NotFound:
+        raise SpecError(
+            f"forked_from: there is no run {source}", hints=("leave out `forked_from`",)
+        ) from None
+    if run.spec.study is not None:
+        raise SpecError(
+            f"forked_from: {run.name} is a study",
+            hints=("use POST /runs/{id}/fork, or `hop fork STUDY`",),
         )
 
 

@@ -1,4 +1,4 @@
-"""Sessions of browsers: log in by a link or a token, read, log out."""
+"""Sessions of browsers: log in by a link or a token, read, log out, list and end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from starlette.responses import Response
 from hopyard.config.schemas.fields import RequestModel
 from hopyard.domain.access import Scope
 from hopyard.domain.audit import AuditRecord
+from hopyard.domain.effective_limits import effective_admins
 from hopyard.errors import AuthError, SpecError
+from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
+from hopyard.interfaces.session_store import StoredSession
 from hopyard.server.audit import request_origin
 from hopyard.server.authentication import Caller
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
+from hopyard.server.pages import PageQuery, paginate
 from hopyard.server.responses import error_response, json_response
 from hopyard.server.services import Services
 from hopyard.server.web.session_access import SESSION_LIFETIME, SessionAccess
@@ -46,7 +50,8 @@ class SessionLinkOut(Struct, frozen=True):
 
 class SessionOut(Struct, frozen=True):
     """scopes: of the token to which the session belongs, with the scopes that they include. token: its id.
-    owner: whether the user owns the server. admin_queues: the queues of which the user is an administrator.
+    owner: whether the user owns the server. admin_queues: the queues of which the user is an
+    administrator, with those below them.
 
     csrf: the value of the header `X-Hopyard-Session`, which requests with the cookie other than GET and HEAD
     need. expires_at: of the session. For a request with a token, csrf is "" and expires_at null. server,
@@ -64,6 +69,34 @@ class SessionOut(Struct, frozen=True):
     version: str
 
 
+class SessionEntryOut(Struct, frozen=True):
+    """browser: such as "Firefox on Linux"; "" if it is unknown. address: of the last use. used_at: the last
+    use, to the minute. token, token_name: to which the session belongs. current: that of this request."""
+
+    id: str
+    browser: str
+    address: str
+    created_at: datetime
+    used_at: datetime | None
+    expires_at: datetime
+    token: str
+    token_name: str
+    current: bool
+
+
+class SessionsOut(Struct, frozen=True):
+    """Oldest first. next: `after` of the next page; null at the end."""
+
+    sessions: list[SessionEntryOut]
+    next: str | None
+
+
+class EndedSessionsOut(Struct, frozen=True):
+    """ended: the ids of the sessions that ended."""
+
+    ended: list[str]
+
+
 def session_endpoints(services: Services, access: SessionAccess) -> Sequence[Endpoint[Any, Any]]:
     async def to_out(caller: Caller, csrf: str, expires_at: datetime | None) -> SessionOut:
         tree = await services.queue_cache.tree()
@@ -72,7 +105,7 @@ def session_endpoints(services: Services, access: SessionAccess) -> Sequence[End
             scopes=[scope for scope in Scope if scope in caller.scopes],
             token=caller.token,
             owner=caller.user == services.queue_cache.owner,
-            admin_queues=sorted(name for name, queue in tree.queues.items() if caller.user in queue.admins),
+            admin_queues=sorted(name for name in tree.queues if caller.user in effective_admins(tree, name)),
             csrf=csrf,
             expires_at=expires_at,
             server=socket.gethostname(),
@@ -95,7 +128,12 @@ def session_endpoints(services: Services, access: SessionAccess) -> Sequence[End
             raise SpecError("the body needs either `link` or `token`", hints=("`hop ui` prints a link",))
         check_same_origin(request.request)
         origin = request_origin(request.request)
-        session = await access.log_in(link=link or "", token=token or "", address=origin)
+        session = await access.log_in(
+            link=link or "",
+            token=token or "",
+            address=origin,
+            user_agent=request.request.headers.get("user-agent", ""),
+        )
         user, by = session.caller.user, "token" if link is None else "link"
         await services.audit.record(
             AuditRecord(
@@ -124,11 +162,69 @@ def session_endpoints(services: Services, access: SessionAccess) -> Sequence[End
     async def log_out(request: ApiRequest[Empty, Empty]) -> Response:
         """Log the browser out: end its session. 403 for a request with a token."""
         await access.log_out(request.caller, request.request)
+        await services.token_connections.abort_invalid()
         response = json_response(Empty())
         delete_cookie(request.request, response)
         return response
 
+    async def entries(caller: Caller, stored: Sequence[StoredSession]) -> list[SessionEntryOut]:
+        names = {token.id: token.name for token in await services.access.list_tokens(caller.user)}
+        return [
+            SessionEntryOut(
+                session.id,
+                session.browser,
+                session.address,
+                session.created_at,
+                session.used_at,
+                session.expires_at,
+                token := session.token_hash[:TOKEN_ID_DIGITS],
+                names.get(token, ""),
+                session.id == caller.session,
+            )
+            for session in stored
+        ]
+
+    async def list_sessions(request: ApiRequest[PageQuery, Empty]) -> SessionsOut:
+        """List the caller's sessions of browsers, those of all tokens."""
+        page, after = paginate(
+            await access.list(request.caller),
+            request.query,
+            key=lambda session: f"{session.created_at.isoformat(timespec='microseconds')} {session.id}",
+        )
+        return SessionsOut(await entries(request.caller, page), after)
+
+    async def end(request: ApiRequest[Empty, Empty]) -> SessionEntryOut:
+        """End a session of the caller. That of another token needs the scope `admin`."""
+        ended = await access.end(request.caller, request.path["session"])
+        await services.token_connections.abort_invalid()
+        return (await entries(request.caller, [ended]))[0]
+
+    async def end_others(request: ApiRequest[Empty, Empty]) -> EndedSessionsOut:
+        """End all sessions of the caller except that of the request. Without the scope `admin`, those of the
+        token of the request only."""
+        ended = await access.end_others(request.caller)
+        await services.token_connections.abort_invalid()
+        return EndedSessionsOut([session.id for session in ended])
+
     return [
+        Endpoint("GET", "/sessions", list_sessions, PageQuery, returns=SessionsOut),
+        Endpoint(
+            "DELETE",
+            "/sessions",
+            end_others,
+            returns=EndedSessionsOut,
+            scope=Scope.READ,
+            audit="session.end_others",
+        ),
+        Endpoint(
+            "DELETE",
+            "/sessions/{session}",
+            end,
+            returns=SessionEntryOut,
+            errors=(403, 404),
+            scope=Scope.READ,
+            audit="session.end",
+        ),
         Endpoint("GET", "/session", read, returns=SessionOut, auth="anyone", errors=(401, 403)),
         Endpoint(
             "POST",

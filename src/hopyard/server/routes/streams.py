@@ -46,6 +46,7 @@ Ranks = Annotated[
     ),
 ]
 _MaxPoints = Annotated[int, Meta(ge=1, le=10**7)]
+_decode_offsets = msgspec.json.Decoder(dict[str, Annotated[int, Meta(ge=0, le=2**53)]]).decode
 
 
 class FollowQuery(RequestModel):
@@ -132,9 +133,12 @@ class MetricsOut(Struct, frozen=True):
 
 
 class GpuOut(Struct, frozen=True):
+    """temperature_celsius: null for a GPU without a sensor, and in samples of older replicas."""
+
     index: int
     utilisation_percent: float | None
     memory_bytes: int
+    temperature_celsius: float | None = None
 
 
 class SampleOut(Struct, frozen=True):
@@ -391,7 +395,7 @@ def parse_ranks(text: str) -> frozenset[int] | None:
 
 def _parse_cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], int]:
     try:
-        offsets = msgspec.json.decode(text, type=dict[str, Annotated[int, Meta(ge=0, le=2**53)]])
+        offsets = _decode_offsets(text)
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise SpecError(
             f"cursors: {error}", hints=('write them as {"<attempt>:<rank>:<stream>": offset}',)

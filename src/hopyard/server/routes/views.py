@@ -17,21 +17,26 @@ from hopyard.server.pages import PageQuery, paginate
 from hopyard.server.responses import encode
 from hopyard.server.services import Services
 
+Revision = Annotated[int, Meta(ge=0, le=2**53)]
+
 
 class ViewIn(RequestModel):
     """view: a JSON object with fields that the client defines, such as filter, sort, group, columns and page.
-    shared: every user may read it."""
+    shared: every user may read it. revision: the one that the view replaces, and 0 if there is none of that
+    name; null for any."""
 
     view: dict[str, Any]
     shared: bool = False
+    revision: Revision | None = None
 
 
 class ViewOut(Struct, frozen=True):
-    """view: as it was stored."""
+    """view: as it was stored. revision: counts the changes, from 1."""
 
     user: str
     name: str
     shared: bool
+    revision: int
     updated_at: datetime
     view: dict[str, Any]
 
@@ -45,6 +50,10 @@ class ViewsOut(Struct, frozen=True):
 
 class ViewQuery(RequestModel):
     user: Annotated[Name, Meta(description="of a shared view of another user")] | None = None
+
+
+class RemoveViewQuery(RequestModel):
+    revision: Annotated[Revision, Meta(description="the one to remove; default: any")] | None = None
 
 
 def view_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
@@ -70,7 +79,8 @@ def view_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
     async def put(request: ApiRequest[Empty, ViewIn]) -> ViewOut:
         """Store a view of the caller, in place of one with this name. 400 if its JSON is longer than 64 KiB,
-        409 after 1000 views."""
+        409 after 1000 views, and if the view is at another revision than `revision`: another browser has
+        changed it. A request with the content that the view has already changes nothing."""
         text = encode(request.body.view)
         if len(text) > MAX_VIEW_BYTES:
             raise SpecError(
@@ -84,12 +94,13 @@ def view_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             request.body.shared,
             services.now(),
         )
-        await services.saved_views.put(view)
-        return _to_out(view)
+        return _to_out(await services.saved_views.put(view, base=request.body.revision))
 
-    async def remove(request: ApiRequest[Empty, Empty]) -> Empty:
-        """Remove a view of the caller."""
-        await services.saved_views.remove(request.caller.require_user(), request.path["view"])
+    async def remove(request: ApiRequest[RemoveViewQuery, Empty]) -> Empty:
+        """Remove a view of the caller. 409 if it is at another revision than `revision`."""
+        await services.saved_views.remove(
+            request.caller.require_user(), request.path["view"], base=request.query.revision
+        )
         return Empty()
 
     path = "/views/{view}"
@@ -97,9 +108,9 @@ def view_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         Endpoint("GET", "/views", list_views, PageQuery, returns=ViewsOut),
         Endpoint("GET", path, get, ViewQuery, returns=ViewOut),
         Endpoint("PUT", path, put, body=ViewIn, returns=ViewOut, errors=(400, 409)),
-        Endpoint("DELETE", path, remove),
+        Endpoint("DELETE", path, remove, RemoveViewQuery, errors=(409,)),
     ]
 
 
 def _to_out(view: SavedView) -> ViewOut:
-    return ViewOut(view.user, view.name, view.shared, view.updated_at, json.loads(view.view))
+    return ViewOut(view.user, view.name, view.shared, view.revision, view.updated_at, json.loads(view.view))

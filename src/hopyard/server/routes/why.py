@@ -60,7 +60,7 @@ def why_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             detail=hold_message(explanation.hold.cause, run_name),
             position=explanation.hold.position,
             waiting=explanation.pending_count,
-            blocked_by=[_to_blocker_out(blocker, names) for blocker in explanation.blocked_by],
+            blocked_by=[to_blocker_out(blocker, names) for blocker in explanation.blocked_by],
             expected=None if band is None else BandOut(band.low_at, band.mid_at, band.high_at),
             promised_at=explanation.promised_at,
             late="" if delay is None else breach_message(delay, run_name),
@@ -105,6 +105,6 @@ def _state_text(run: Run) -> str:
     return f"it is not waiting: it has ended ({run.phase.value}){reason}"
 
 
-def _to_blocker_out(blocker: Blocker, names: Mapping[str, str]) -> BlockerOut:
+def to_blocker_out(blocker: Blocker, names: Mapping[str, str]) -> BlockerOut:
     kind, _, name = blocker.name.partition(":")
     return BlockerOut(kind, names.get(name, name), name, blocker.until)

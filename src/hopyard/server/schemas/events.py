@@ -12,7 +12,7 @@ from hopyard.domain.metric_values import MetricValue
 from hopyard.domain.run import RunPhase
 from hopyard.server.schemas.runs import LatestMetricsField
 
-EventKind = Literal["open", "reset", "run", "study", "node", "queues", "reservation"]
+EventKind = Literal["open", "reset", "run", "study", "node", "queues", "reservation", "report"]
 
 
 class EventRunOut(Struct, frozen=True):

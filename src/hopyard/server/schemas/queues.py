@@ -75,7 +75,8 @@ class QueueOut(Struct, frozen=True, kw_only=True):
 
     submitters: empty for all users. admins: in addition to the owner. declared: false for a queue that was
     removed from the tree and is still used. users and reservations: in the response for a single queue;
-    reservations are active or future ones, for the queue or an ancestor.
+    reservations are active or future ones, for the queue or an ancestor. why: in the same response, one
+    sentence why another queue gets more of the cluster, or that none does.
     """
 
     name: str
@@ -106,6 +107,7 @@ class QueueOut(Struct, frozen=True, kw_only=True):
     no_preempt: bool
     users: list[QueueUserOut] | UnsetType = UNSET
     reservations: list[ReservationOut] | UnsetType = UNSET
+    why: str | UnsetType = UNSET
 
 
 class QueuesOut(Struct, frozen=True, kw_only=True):
@@ -141,6 +143,7 @@ def to_queue_out(
     use: QueueReport,
     users: list[QueueUserOut] | UnsetType = UNSET,
     reservations: list[ReservationOut] | UnsetType = UNSET,
+    why: str | UnsetType = UNSET,
 ) -> QueueOut:
     queue = use.queue
     return QueueOut(
@@ -172,4 +175,5 @@ def to_queue_out(
         no_preempt=queue.no_preempt,
         users=users,
         reservations=reservations,
+        why=why,
     )

@@ -11,22 +11,27 @@ import hmac
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from starlette.requests import Request
 
-from hopyard.errors import AuthError, Forbidden, TooManyRequests
+from hopyard.domain.access import Scope
+from hopyard.errors import AuthError, Forbidden, NotFound, TooManyRequests
+from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.interfaces.session_store import SessionStore, StoredSession
+from hopyard.server.audit import request_origin
 from hopyard.server.authentication import Caller, TokenAuthenticator, hash_token
 from hopyard.server.rates import TokenBucket
+from hopyard.server.web.browser_name import browser_name
 from hopyard.server.web.session_cookie import check_change, check_same_origin, read_cookie
 
 LINK_LIFETIME = timedelta(minutes=1)
 SESSION_LIFETIME = timedelta(days=7)
 FAILED_LOGINS, FAILED_LOGINS_PER_S = 20, 0.2  # of one address: at once, and then
 _CACHE_TTL = timedelta(seconds=2)  # so long this server accepts a session after a logout at another server
+_USE_RECORD_INTERVAL = timedelta(minutes=1)
 _MAX_CACHED, _MAX_ADDRESSES = 1024, 4096
 _LINK_HINT = "get a new link: `hop ui`"
 _SAFE_METHODS = ("GET", "HEAD")
@@ -52,6 +57,7 @@ class SessionAccess:
         self._failed_logins: dict[str, TokenBucket] = {}  # by address
         # by hash of the secret: the session, and until when the entry is valid
         self._sessions: dict[str, tuple[StoredSession, datetime]] = {}
+        self._use_recorded_at: dict[str, datetime] = {}  # by hash of the secret
 
     async def authenticate(self, request: Request) -> Caller:
         """Returns the caller of a request, by its token or else by its cookie.
@@ -63,9 +69,10 @@ class SessionAccess:
         if not secret:
             return await self._tokens.authenticate(authorization)
         check_same_origin(request)
-        caller, _ = await self._find(secret)
+        caller, session = await self._find(secret)
         if request.method not in _SAFE_METHODS:
             check_change(request, csrf_value(secret))
+        self._record_use(hash_token(secret), session, request_origin(request))
         return caller
 
     async def create_link(self, caller: Caller) -> tuple[str, datetime]:
@@ -77,10 +84,11 @@ class SessionAccess:
         await self._store.add_link(hash_token(secret), caller.token, now=now, expires_at=now + LINK_LIFETIME)
         return secret, now + LINK_LIFETIME
 
-    async def log_in(self, *, link: str, token: str, address: str) -> NewSession:
+    async def log_in(self, *, link: str, token: str, address: str, user_agent: str = "") -> NewSession:
         """Starts a session by the secret of a link, or by a user's token ("" for the other one).
 
-        address: of the client, by which failures are limited. Raises AuthError, TooManyRequests.
+        address: of the client, by which failures are limited. user_agent: the header of the browser. Raises
+        AuthError, TooManyRequests.
         """
         bucket = self._failed_logins.get(address)
         wait_s = 0.0 if bucket is None else bucket.take_or_wait_s(0, time.monotonic())
@@ -91,7 +99,8 @@ class SessionAccess:
                 retry_after_s=wait_s,
             )
         try:
-            return await (self._use_link(link) if link else self._use_token(token))
+            about = {"address": address, "browser": browser_name(user_agent)}
+            return await (self._use_link(link, about) if link else self._use_token(token, about))
         except AuthError:
             self._count_failure(address)
             raise
@@ -115,22 +124,69 @@ class SessionAccess:
         secret = read_cookie(request)
         return csrf_value(secret), (await self._find(secret))[1].expires_at
 
-    async def _use_link(self, link: str) -> NewSession:
+    async def list(self, caller: Caller) -> Sequence[StoredSession]:
+        """Returns the sessions of the caller's user, oldest first."""
+        return await self._store.list_sessions(caller.require_user(), now=self._now())
+
+    async def end(self, caller: Caller, session: str) -> StoredSession:
+        """Ends a session of the caller's user. Raises NotFound, and Forbidden for a session of another token
+        unless the caller has the scope `admin`."""
+        found = next((each for each in await self.list(caller) if each.id == session), None)
+        if found is None:
+            raise NotFound(
+                f"you have no session {session}", hints=("list the sessions with `hop session list`",)
+            )
+        if _token_id(found) != caller.token:
+            caller.require_scope(Scope.ADMIN)
+        await self._end_all(caller, [found])
+        return found
+
+    async def end_others(self, caller: Caller) -> Sequence[StoredSession]:
+        """Ends the sessions of the caller's user except that of the request, and returns them. Without the
+        scope `admin`, those of the caller's token only."""
+        ended = [
+            session
+            for session in await self.list(caller)
+            if session.id != caller.session
+            and (Scope.ADMIN in caller.scopes or _token_id(session) == caller.token)
+        ]
+        await self._end_all(caller, ended)
+        return ended
+
+    async def _end_all(self, caller: Caller, ended: Sequence[StoredSession]) -> None:
+        ids = [session.id for session in ended]
+        await self._store.remove_sessions(caller.user, ids)
+        for key in [key for key, (session, _) in self._sessions.items() if session.id in ids]:
+            del self._sessions[key]
+
+    def _record_use(self, key: str, session: StoredSession, address: str) -> None:
+        """Records the use of a session at most once a minute. The request does not wait for it."""
+        now = self._now()
+        last = self._use_recorded_at.get(key) or session.used_at
+        if last is not None and now - last < _USE_RECORD_INTERVAL:
+            return
+        if len(self._use_recorded_at) >= _MAX_CACHED:
+            self._use_recorded_at.clear()
+        self._use_recorded_at[key] = now
+        write = self._store.record_use(key, now=now, address=address)
+        self._tokens.record_later(write, "a session")
+
+    async def _use_link(self, link: str, about: Mapping[str, str]) -> NewSession:
         secret, now = secrets.token_urlsafe(32), self._now()
         is_valid = await self._store.use_link(
-            hash_token(link), hash_token(secret), now=now, expires_at=now + SESSION_LIFETIME
+            hash_token(link), hash_token(secret), now=now, expires_at=now + SESSION_LIFETIME, **about
         )
         if not is_valid:
             raise AuthError("this link was used, or has expired", hints=(_LINK_HINT,))
         return await self._new_session(secret)
 
-    async def _use_token(self, token: str) -> NewSession:
+    async def _use_token(self, token: str, about: Mapping[str, str]) -> NewSession:
         caller = await self._tokens.authenticate(f"Bearer {token}")
         if not caller.token:
             raise AuthError("a login needs the token of a user", hints=("`hop ui` logs in without one",))
         secret, now = secrets.token_urlsafe(32), self._now()
         await self._store.add_session(
-            hash_token(secret), caller.token, now=now, expires_at=now + SESSION_LIFETIME
+            hash_token(secret), caller.token, now=now, expires_at=now + SESSION_LIFETIME, **about
         )
         return await self._new_session(secret)
 
@@ -157,7 +213,7 @@ class SessionAccess:
             raise AuthError(
                 "the session has ended: its token is no longer valid", hints=("log in again: `hop ui`",)
             ) from error
-        return replace(caller, session=True), session
+        return replace(caller, session=session.id), session
 
     def _count_failure(self, address: str) -> None:
         now = time.monotonic()
@@ -167,6 +223,10 @@ class SessionAccess:
                 self._failed_logins.clear()
             bucket = self._failed_logins[address] = TokenBucket(FAILED_LOGINS_PER_S, FAILED_LOGINS, now)
         bucket.take_or_wait_s(1, now)
+
+
+def _token_id(session: StoredSession) -> str:
+    return session.token_hash[:TOKEN_ID_DIGITS]
 
 
 def csrf_value(secret: str) -> str:

@@ -7,6 +7,10 @@ running any of it, even if it is opened as a page.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+from email.utils import format_datetime
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,8 +30,8 @@ _OWN_HEADERS = frozenset(name for name, _ in API_HEADERS)
 class WebApp:
     """The ASGI application around the API."""
 
-    def __init__(self, api: ASGIApp, files: WebFiles) -> None:
-        self._api, self._files = api, files
+    def __init__(self, api: ASGIApp, files: WebFiles, now: Callable[[], datetime]) -> None:
+        self._api, self._files, self._now = api, files, now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -47,7 +51,9 @@ class WebApp:
 
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = _secured(message["headers"])
+                # the page measures by the date how wrong the clock of its machine is
+                date = (b"date", format_datetime(self._now(), usegmt=True).encode())
+                message["headers"] = [*_secured(message["headers"]), date]
             await send(message)
 
         await self._api(scope, receive, send_secured)

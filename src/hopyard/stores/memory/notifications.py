@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.inbox import InboxEntry, InboxPosition, sort_key
 from hopyard.domain.notification import (
     CLAIM,
     END_DELAY,
@@ -40,7 +41,7 @@ class MemoryNotificationStore:
         key = alert.key(attempt)
         if key in row.alerts or len(row.alerts) >= MAX_ALERTS:
             return False
-        row.alerts.add(key)
+        row.alerts[key] = now, alert
         row.events.append(RunEvent(alert.at, RunEventKind.ALERT, alert_sentence(alert)))
         for target in row.spec.on_end:
             if target.gets(NotifyOn.ALERT):
@@ -77,6 +78,39 @@ class MemoryNotificationStore:
         else:
             del pending[key]
             self._add_event(notification.run, now, not_sent_sentence(notification, reason))
+
+    async def list_inbox(
+        self,
+        user: str,
+        /,
+        *,
+        limit: int,
+        before: InboxPosition | None = None,
+        after: datetime | None = None,
+    ) -> Sequence[InboxEntry]:
+        found: list[InboxEntry] = []
+        for run, row in self._state.runs.items():
+            if row.name.user == user:
+                found += [
+                    InboxEntry(InboxPosition(at, run, key), alert) for key, (at, alert) in row.alerts.items()
+                ]
+                if row.phase.is_final and row.ended_at is not None and row.spec.parent is None:
+                    found.append(InboxEntry(InboxPosition(row.ended_at, run, END_KEY)))
+        found = [
+            entry
+            for entry in found
+            if (before is None or sort_key(entry.position) < sort_key(before))
+            and (after is None or entry.position.at > after)
+        ]
+        return sorted(found, key=lambda entry: sort_key(entry.position), reverse=True)[:limit]
+
+    async def inbox_read_until(self, user: str, /) -> datetime | None:
+        return self._state.inbox_reads.get(user)
+
+    async def mark_inbox_read(self, user: str, /, *, until: datetime) -> datetime:
+        stored = self._state.inbox_reads.get(user)
+        self._state.inbox_reads[user] = until if stored is None else max(stored, until)
+        return self._state.inbox_reads[user]
 
     def _pending(self, notification: Notification) -> dict[tuple[str, str], Notification]:
         row = self._state.runs.get(notification.run)

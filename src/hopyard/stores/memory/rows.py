@@ -13,7 +13,7 @@ from hopyard.domain.command import Command
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
 from hopyard.domain.metric_extremes import Extremes
-from hopyard.domain.notification import Notification
+from hopyard.domain.notification import Alert, Notification
 from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import Amounts
 from hopyard.domain.replica import StopOrder
@@ -117,7 +117,8 @@ class RunRow:
     damaged: set[CheckpointKey] = field(default_factory=set)
     events: list[RunEvent] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
-    alerts: set[str] = field(default_factory=set)  # the keys of those recorded
+    # by key: when it arrived, and the alert
+    alerts: dict[str, tuple[datetime, Alert]] = field(default_factory=dict)
     notifications: dict[tuple[str, str], Notification] = field(default_factory=dict)  # by key and target
     paused_at: datetime | None = None  # counts while its phase is RUNNING
 

@@ -27,7 +27,14 @@ from hopyard.domain.run_values import merge_values
 from hopyard.domain.script_tags import ScriptTags, apply_script_tags
 from hopyard.domain.spec_summary import summarise_spec, truncate_values
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
+from hopyard.interfaces.run_store import (
+    MAX_UNSTORED_MESSAGES,
+    AttemptFilter,
+    NewRun,
+    RunAttempt,
+    RunFilter,
+    RunSummary,
+)
 from hopyard.stores.memory.filters import matches, older_than
 from hopyard.stores.memory.rows import AttemptRow, RunRow, checkpoint_key
 from hopyard.stores.memory.state import MemoryState
@@ -102,7 +109,9 @@ class MemoryRunStore:
         matching = [self._to_run(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
         return [_truncated(run) for run in matching] if where.brief else matching
 
-    async def query_values(self, where: RunFilter, /, *, now: datetime) -> Sequence[tuple[RunId, RunValues]]:
+    async def query_values(
+        self, where: RunFilter, /, *, now: datetime | None
+    ) -> Sequence[tuple[RunId, RunValues]]:
         latest = self._state.runs
         return [
             (run.id, run_values(run, latest[run.id].latest_metrics, now=now))
@@ -136,6 +145,20 @@ class MemoryRunStore:
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         return [attempt.to_attempt() for attempt in self._get_row(run).attempts]
+
+    async def attempts_between(self, where: AttemptFilter, /) -> Sequence[RunAttempt]:
+        found = [
+            RunAttempt(row.id, row.name, row.gang.queue, attempt)
+            for row in self._state.runs.values()
+            if where.queues is None or row.gang.queue in where.queues
+            for attempt in (each.to_attempt() for each in row.attempts)
+            if attempt.placed_at < where.until
+            and (attempt.ended_at is None or attempt.ended_at > where.since)
+            and (where.node is None or where.node in attempt.nodes)
+            and (where.before is None or (attempt.placed_at, attempt.id) < where.before)
+        ]
+        found.sort(key=lambda each: (each.attempt.placed_at, each.attempt.id), reverse=True)
+        return found[: where.limit]
 
     async def events(
         self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False

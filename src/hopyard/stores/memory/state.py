@@ -83,6 +83,7 @@ class MemoryState:
         self.finished_usage: list[AttemptUsage] = []
         self.promises: dict[GangId, Promise] = {}
         self.durations: dict[str, tuple[float, ...]] = {}
+        self.inbox_reads: dict[str, datetime] = {}  # by user
         self._holds: Mapping[GangId, HoldRecord] = {}
         self._unindexed_holds: Sequence[HoldRecord] = ()
         self._shared_roles: dict[tuple[Role, ...], tuple[Role, ...]] = {}

@@ -11,6 +11,7 @@ from sqlalchemy import Column, Connection, Row, func, select, union, update
 
 from hopyard.domain.access import ALL_SCOPES, Scope, Token
 from hopyard.domain.ids import Digest
+from hopyard.domain.report import ReportAccess
 from hopyard.errors import Conflict, NotFound
 from hopyard.interfaces.access_store import TOKEN_ID_DIGITS, User
 from hopyard.stores.sql.codec import from_us, to_us
@@ -19,6 +20,8 @@ from hopyard.stores.sql.tables import (
     checkpoints,
     dataset_versions,
     former_users,
+    inbox_reads,
+    reports,
     run_contents,
     run_datasets,
     run_numbers,
@@ -186,8 +189,10 @@ class SqlAccessStore:
             removed = conn.execute(tokens.delete().where(tokens.c.user_name == user)).rowcount
             if not removed:
                 raise NotFound(f"there is no user `{user}`", hints=("list the users with `hop user ls`",))
-            for table in (user_secrets, saved_views, run_stars):
+            for table in (user_secrets, saved_views, run_stars, inbox_reads):
                 conn.execute(table.delete().where(table.c.user_name == user))
+            is_private = reports.c.access == ReportAccess.PRIVATE
+            conn.execute(reports.delete().where(reports.c.user_name == user, is_private))
             conn.execute(former_users.insert().values(user_name=user))
             return removed
 

@@ -106,6 +106,9 @@ _TRIGGERS = (
         "reservation_changed", "reservations", "UPDATE", _RESERVATION, "NEW.name", ("reservation",)
     ),
     _table("reservation_removed", "reservations", "DELETE", _RESERVATION, "OLD.name"),
+    _table("report", "reports", "INSERT", ChangeKind.REPORT, "NEW.id"),
+    _table("report_changed", "reports", "UPDATE", ChangeKind.REPORT, "NEW.id", ("revision",)),
+    _table("report_removed", "reports", "DELETE", ChangeKind.REPORT, "OLD.id"),
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from hopyard.domain.attempt import Exit, ReplicaStatus
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Assignment, Role, Topology
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.notification import Alert
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.replica import StopOrder
 from hopyard.domain.reservation import Reservation
@@ -46,6 +47,7 @@ class _StoredAssignment(msgspec.Struct, array_like=True, omit_defaults=True):
     gpu_milli: int = WHOLE_GPU
 
 
+# made at the import, see CONTRIBUTING.md
 _encode = msgspec.json.Encoder().encode
 _encode_sorted = msgspec.json.Encoder(order="deterministic").encode
 _decode_spec = msgspec.json.Decoder(RunSpec).decode
@@ -53,11 +55,13 @@ _decode_exit = msgspec.json.Decoder(Exit).decode
 _decode_stop_order = msgspec.json.Decoder(StopOrder).decode
 _decode_node = msgspec.json.Decoder(Node).decode
 _decode_gang_request = msgspec.json.Decoder(GangRequest).decode
+_decode_map = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_words = msgspec.json.Decoder(tuple[str, ...]).decode
 _decode_counts = msgspec.json.Decoder(tuple[int, ...]).decode
 _decode_tree = msgspec.json.Decoder(QueueTree).decode
 _decode_reservation = msgspec.json.Decoder(Reservation).decode
 _decode_replicas = msgspec.json.Decoder(tuple[ReplicaStatus, ...]).decode
+decode_alert = msgspec.json.Decoder(Alert).decode
 _decode_placement = msgspec.json.Decoder(tuple[_StoredAssignment, ...]).decode
 
 
@@ -132,7 +136,13 @@ def encode_map(values: Mapping[str, Any]) -> str:
 
 
 def decode_map(text: str) -> dict[str, Any]:
-    return {} if text == "{}" else json.loads(text)
+    if text == "{}":
+        return {}
+    try:
+        return _decode_map(text)
+    except msgspec.DecodeError:
+        values: dict[str, Any] = json.loads(text)  # Python's JSON dialect, slower
+        return values
 
 
 def encode_exit(exit: Exit | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from hopyard.domain.ids import Digest, check_name
 from hopyard.domain.run import RunPhase
 from hopyard.domain.suggest import close_names
 from hopyard.errors import Conflict, NotFound
+from hopyard.stores.sql.access import MANIFEST_COLUMNS
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.tables import (
@@ -44,6 +45,7 @@ class SqlDatasetStore:
         user: str,
         message: str,
         now: datetime,
+        derived_from: str = "",
     ) -> tuple[DatasetVersion, bool]:
         check_name(name, subject="dataset")
 
@@ -58,7 +60,17 @@ class SqlDatasetStore:
                         name=name, created_at=to_us(now), metric="", higher_is_better=None
                     )
                 )
-            version = DatasetVersion(name, number, manifest, size_bytes, files, now, user, message)
+            version = DatasetVersion(
+                name,
+                number,
+                manifest,
+                size_bytes,
+                files,
+                now,
+                user,
+                message,
+                derived_from=derived_from,
+            )
             conn.execute(dataset_versions.insert().values(_version_row(version)))
             return version, True
 
@@ -122,6 +134,42 @@ class SqlDatasetStore:
 
         return await self._database.read(read)
 
+    async def count_runs(self, names: Sequence[str], /) -> Mapping[str, int]:
+        query = (
+            select(run_datasets.c.dataset, func.count())
+            .where(run_datasets.c.dataset.in_(bindparam("b_names", expanding=True)))
+            .group_by(run_datasets.c.dataset)
+        )
+
+        def read(conn: Connection) -> dict[str, int]:
+            counts: dict[str, int] = {}
+            for start in range(0, len(names), IDS_PER_QUERY):
+                page = list(names[start : start + IDS_PER_QUERY])
+                counts |= {row[0]: row[1] for row in conn.execute(query, {"b_names": page})}
+            return counts
+
+        return await self._database.read(read)
+
+    async def freed_manifests(self, name: str, number: int | None, /) -> Sequence[Digest]:
+        deleted = dataset_versions.c.dataset == name
+        if number is not None:
+            deleted &= dataset_versions.c.number == number
+
+        def read(conn: Connection) -> list[Digest]:
+            _check_exists(conn, name)
+            freed = set(conn.execute(select(dataset_versions.c.manifest).where(deleted)).scalars())
+            manifests = sorted(freed)
+            for start in range(0, len(manifests), IDS_PER_QUERY):
+                page = manifests[start : start + IDS_PER_QUERY]
+                for column in MANIFEST_COLUMNS:
+                    used = select(column).where(column.in_(page)).distinct()
+                    if column is dataset_versions.c.manifest:
+                        used = used.where(not_(deleted))
+                    freed.difference_update(conn.execute(used).scalars())
+            return sorted(map(Digest, freed))
+
+        return await self._database.read(read)
+
     async def set_metric(self, name: str, metric: str, higher_is_better: bool | None, /) -> None:
         def write(conn: Connection) -> None:
             _check_exists(conn, name)
@@ -129,6 +177,27 @@ class SqlDatasetStore:
             conn.execute(update(datasets).where(datasets.c.name == name).values(values))
 
         await self._database.write(write)
+
+    async def set_description(self, name: str, text: str, /, *, base: int | None = None) -> int:
+        current = select(datasets.c.description, datasets.c.description_revision).where(
+            datasets.c.name == name
+        )
+
+        def write(conn: Connection) -> int:
+            _check_exists(conn, name)
+            stored, revision = tuple(conn.execute(current.with_for_update()).one())
+            if stored == text:
+                return int(revision)
+            if base not in (None, revision):
+                raise Conflict(
+                    f"the description of `{name}` is at revision {revision}, not {base}",
+                    hints=("read it again, and repeat the change",),
+                )
+            values = {"description": text, "description_revision": revision + 1}
+            conn.execute(update(datasets).where(datasets.c.name == name).values(values))
+            return int(revision) + 1
+
+        return await self._database.write(write)
 
     async def delete(self, name: str, number: int | None, /) -> int:
         def write(conn: Connection) -> int:
@@ -188,6 +257,8 @@ def _with_newest(conn: Connection, rows: Sequence[Row[Any]]) -> list[Dataset]:
             newest.get(row.name),
             row.metric,
             row.higher_is_better,
+            description=row.description,
+            description_revision=row.description_revision,
         )
         for row in rows
     ]
@@ -257,6 +328,7 @@ def _version_row(version: DatasetVersion) -> dict[str, Any]:
         "created_at": to_us(version.created_at),
         "created_by": version.created_by,
         "message": version.message,
+        "derived_from": version.derived_from,
     }
 
 
@@ -270,4 +342,5 @@ def _to_version(row: Row[Any]) -> DatasetVersion:
         created_at=from_us(row.created_at),
         created_by=row.created_by,
         message=row.message,
+        derived_from=row.derived_from,
     )

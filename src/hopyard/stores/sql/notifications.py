@@ -10,6 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, or_, select, update
 
 from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.inbox import InboxEntry, InboxPosition
 from hopyard.domain.notification import (
     CLAIM,
     END_DELAY,
@@ -27,8 +28,9 @@ from hopyard.domain.notification import (
 )
 from hopyard.domain.run import RunEvent, RunEventKind, RunPhase, RunSpec
 from hopyard.errors import NotFound
-from hopyard.stores.sql.codec import decode_spec, from_us, to_us
+from hopyard.stores.sql.codec import decode_alert, decode_spec, from_us, to_us
 from hopyard.stores.sql.database import Database
+from hopyard.stores.sql.inbox_rows import list_entries, read_until, write_read_until
 from hopyard.stores.sql.tables import notifications as table
 from hopyard.stores.sql.tables import run_contents, run_events, runs
 
@@ -65,7 +67,7 @@ class SqlNotificationStore:
             stored = set(conn.execute(marks).scalars())
             if key in stored or len(stored) >= MAX_ALERTS:
                 return False
-            mark = {**_row(run, key, "", None, now), "state": str(DeliveryState.SENT)}
+            mark = {**_row(run, key, "", alert, now), "state": str(DeliveryState.SENT)}
             targets: Sequence[NotifyTarget] = decode_spec(text).on_end
             rows = [_row(run, key, each.to, alert, now) for each in targets if each.gets(NotifyOn.ALERT)]
             conn.execute(table.insert(), [mark, *rows])
@@ -127,6 +129,23 @@ class SqlNotificationStore:
 
         await self._database.write(write)
 
+    async def list_inbox(
+        self,
+        user: str,
+        /,
+        *,
+        limit: int,
+        before: InboxPosition | None = None,
+        after: datetime | None = None,
+    ) -> Sequence[InboxEntry]:
+        return await self._database.read(lambda conn: list_entries(conn, user, limit, before, after))
+
+    async def inbox_read_until(self, user: str, /) -> datetime | None:
+        return await self._database.read(lambda conn: read_until(conn, user))
+
+    async def mark_inbox_read(self, user: str, /, *, until: datetime) -> datetime:
+        return await self._database.write(lambda conn: write_read_until(conn, user, until))
+
 
 def _is(notification: Notification) -> ColumnElement[bool]:
     return and_(
@@ -160,6 +179,6 @@ def _to_notification(row: Row[Any]) -> Notification:
         row.key,
         row.target,
         from_us(row.next_at),
-        None if row.alert is None else msgspec.json.decode(row.alert, type=Alert),
+        None if row.alert is None else decode_alert(row.alert),
         row.tries,
     )

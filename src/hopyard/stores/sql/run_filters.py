@@ -47,6 +47,15 @@ def matching(query: Select[Any], where: RunFilter) -> Select[Any]:
     return query.where(*_conditions(where)).order_by(*_NEWEST_FIRST).limit(max(where.limit, 0))
 
 
+def matching_ids(where: RunFilter) -> Select[Any]:
+    """Returns the query for the ids of a listing, in its order. Few filters look at the contents, which are
+    slow to read."""
+    query = select(runs.c.id)
+    if where.text or where.run_folder is not None or where.forked_from is not None:
+        query = query.join(run_contents, run_contents.c.run == runs.c.id)
+    return matching(query, where)
+
+
 def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if where.phases is not None:

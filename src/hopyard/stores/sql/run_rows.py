@@ -52,6 +52,7 @@ SHOWN_PHASE: ColumnElement[str] = case(
 _HOLD_BASE = func.coalesce(
     select(counters.c.value).where(counters.c.name == BASE_COUNTER_PREFIX + runs.c.queue).scalar_subquery(), 0
 )
+HOLD_POSITION: ColumnElement[int | None] = (holds.c.rank - _HOLD_BASE).label("position")
 
 
 # All columns that `to_run` reads; callers filter, order and limit it.
@@ -66,7 +67,7 @@ SELECT_RUNS: Select[Any] = (
         run_contents.c.run_folder_bytes,
         run_contents.c.note,
         run_contents.c.unstored,
-        (holds.c.rank - _HOLD_BASE).label("position"),
+        HOLD_POSITION,
         holds.c.reason.label("hold_reason"),
         holds.c.detail.label("hold_detail"),
         holds.c.blocked_by,

@@ -28,8 +28,16 @@ from hopyard.domain.run_query import RunValues
 from hopyard.domain.run_values import merge_values
 from hopyard.domain.script_tags import ScriptTags, decode_script_tags
 from hopyard.errors import Conflict, NotFound, SpecError
-from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
+from hopyard.interfaces.run_store import (
+    MAX_UNSTORED_MESSAGES,
+    AttemptFilter,
+    NewRun,
+    RunAttempt,
+    RunFilter,
+    RunSummary,
+)
 from hopyard.stores.sql import checkpoint_rows
+from hopyard.stores.sql.attempt_spans import read_attempts_between
 from hopyard.stores.sql.codec import (
     decode_gang_request,
     decode_map,
@@ -46,7 +54,7 @@ from hopyard.stores.sql.create_runs import Submission, create_runs
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.live_attempt_rows import IS_LIVE
 from hopyard.stores.sql.metric_rows import decode_extremes, write_extremes, write_metrics
-from hopyard.stores.sql.query_value_rows import query_values_query, to_query_values
+from hopyard.stores.sql.query_value_cache import MAX_CACHED_RUNS, QueryValueCache
 from hopyard.stores.sql.run_filters import listing_query
 from hopyard.stores.sql.run_rows import (
     ATTEMPTS_OF_RUN,
@@ -75,10 +83,11 @@ _SELECT_GANG_REQUEST = select(runs.c.gang).where(runs.c.id == bindparam("b_id"))
 
 
 class SqlRunStore:
-    """RunStore over a Database."""
+    """RunStore over a Database. max_cached_runs: how many runs it keeps in memory for queries."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, max_cached_runs: int = MAX_CACHED_RUNS) -> None:
         self._database = database
+        self._query_values = QueryValueCache(max_cached_runs)
         self._insert_runs = partial(create_runs, change_log=database.change_log)
 
     async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
@@ -123,11 +132,10 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
-    async def query_values(self, where: RunFilter, /, *, now: datetime) -> Sequence[tuple[RunId, RunValues]]:
-        query = query_values_query(where)
-        return await self._database.read(
-            lambda conn: [to_query_values(row, now) for row in conn.execute(query)]
-        )
+    async def query_values(
+        self, where: RunFilter, /, *, now: datetime | None
+    ) -> Sequence[tuple[RunId, RunValues]]:
+        return await self._database.read(lambda conn: self._query_values.read(conn, where, now))
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
         def read(conn: Connection) -> dict[RunPhase, int]:
@@ -170,6 +178,9 @@ class SqlRunStore:
             return [to_attempt(row, request) for row in conn.execute(ATTEMPTS_OF_RUN, {"b_id": run})]
 
         return await self._database.read(read)
+
+    async def attempts_between(self, where: AttemptFilter, /) -> Sequence[RunAttempt]:
+        return await self._database.read(lambda conn: read_attempts_between(conn, where))
 
     async def events(
         self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False

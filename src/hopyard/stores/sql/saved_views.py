@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select, update
 
-from hopyard.domain.saved_view import MAX_VIEWS, SavedView
+from hopyard.domain.saved_view import MAX_VIEWS, SavedView, check_base
 from hopyard.errors import Conflict, NotFound
 from hopyard.stores.sql.codec import from_us, to_us
 from hopyard.stores.sql.database import Database
@@ -18,6 +19,7 @@ _SELECT = select(
     saved_views.c.view,
     saved_views.c.shared,
     saved_views.c.updated_at,
+    saved_views.c.revision,
 )
 
 
@@ -27,32 +29,35 @@ class SqlSavedViewStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def put(self, view: SavedView, /) -> None:
-        def write(conn: Connection) -> None:
-            conn.execute(delete(saved_views).where(*_key(view.user, view.name)))
+    async def put(self, view: SavedView, /, *, base: int | None = None) -> SavedView:
+        def write(conn: Connection) -> SavedView:
+            current = _find(conn, view.user, view.name, for_update=True)
+            if current is not None and current.has_content_of(view):
+                return current
+            check_base(view.user, view.name, current, base)
+            stored = replace(view, revision=1 if current is None else current.revision + 1)
+            values = {
+                "view": stored.view,
+                "shared": stored.shared,
+                "updated_at": to_us(stored.updated_at),
+                "revision": stored.revision,
+            }
+            if current is not None:
+                conn.execute(update(saved_views).where(*_key(view.user, view.name)).values(values))
+                return stored
             count = select(func.count()).where(saved_views.c.user_name == view.user)
             if conn.execute(count).scalar_one() >= MAX_VIEWS:
                 raise Conflict(f"{view.user} has {MAX_VIEWS} views already", hints=("remove one first",))
-            conn.execute(
-                saved_views.insert().values(
-                    user_name=view.user,
-                    name=view.name,
-                    view=view.view,
-                    shared=view.shared,
-                    updated_at=to_us(view.updated_at),
-                )
-            )
+            conn.execute(saved_views.insert().values(user_name=view.user, name=view.name, **values))
+            return stored
 
-        await self._database.write(write)
+        return await self._database.write(write)
 
     async def get(self, user: str, name: str, /) -> SavedView:
-        def read(conn: Connection) -> SavedView:
-            row = conn.execute(_SELECT.where(*_key(user, name))).one_or_none()
-            if row is None:
-                raise _not_found_error(user, name)
-            return _to_view(row)
-
-        return await self._database.read(read)
+        view = await self._database.read(lambda conn: _find(conn, user, name))
+        if view is None:
+            raise _not_found_error(user, name)
+        return view
 
     async def list_visible(self, user: str, /) -> Sequence[SavedView]:
         is_visible = or_(saved_views.c.user_name == user, saved_views.c.shared)
@@ -61,21 +66,30 @@ class SqlSavedViewStore:
         )
         return await self._database.read(lambda conn: [_to_view(row) for row in conn.execute(query)])
 
-    async def remove(self, user: str, name: str, /) -> None:
+    async def remove(self, user: str, name: str, /, *, base: int | None = None) -> None:
         def write(conn: Connection) -> None:
-            if not conn.execute(delete(saved_views).where(*_key(user, name))).rowcount:
+            current = _find(conn, user, name, for_update=True)
+            if current is None:
                 raise _not_found_error(user, name)
+            check_base(user, name, current, base)
+            conn.execute(delete(saved_views).where(*_key(user, name)))
 
         await self._database.write(write, vital=True)
+
+
+def _find(conn: Connection, user: str, name: str, *, for_update: bool = False) -> SavedView | None:
+    query = _SELECT.where(*_key(user, name))
+    row = conn.execute(query.with_for_update() if for_update else query).one_or_none()
+    return None if row is None else _to_view(row)
 
 
 def _key(user: str, name: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return saved_views.c.user_name == user, saved_views.c.name == name
 
 
-def _to_view(row: Row[str, str, str, bool, int]) -> SavedView:
-    user, name, view, shared, updated_at = row
-    return SavedView(user, name, view, bool(shared), from_us(updated_at))
+def _to_view(row: Row[str, str, str, bool, int, int]) -> SavedView:
+    user, name, view, shared, updated_at, revision = row
+    return SavedView(user, name, view, bool(shared), from_us(updated_at), revision)
 
 
 def _not_found_error(user: str, name: str) -> NotFound:

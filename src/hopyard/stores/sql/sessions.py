@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, select, update
 
 from hopyard.errors import NotFound
 from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
-from hopyard.interfaces.session_store import StoredSession
-from hopyard.stores.sql.codec import from_us, to_us
+from hopyard.interfaces.session_store import SESSION_ID_DIGITS, StoredSession
+from hopyard.stores.sql.codec import from_us, from_us_or_none, to_us
 from hopyard.stores.sql.database import Database
-from hopyard.stores.sql.tables import tokens, web_sessions
+from hopyard.stores.sql.tables import IDS_PER_QUERY, tokens, web_sessions
 
 _LINK, _SESSION = "link", "session"
 _MAX_PER_TOKEN = 100  # of each kind; the oldest are removed
+_ID = func.substr(web_sessions.c.hash, 1, SESSION_ID_DIGITS)
+_STORED: Select[Any] = select(
+    _ID,
+    web_sessions.c.token,
+    web_sessions.c.created_at,
+    web_sessions.c.expires_at,
+    web_sessions.c.browser,
+    web_sessions.c.address,
+    web_sessions.c.used_at,
+).join(tokens, tokens.c.hash == web_sessions.c.token)
 
 
 class SqlSessionStore:
@@ -28,13 +40,32 @@ class SqlSessionStore:
         await self._database.write(lambda conn: _add(conn, _LINK, link_hash, token, now, expires_at))
 
     async def add_session(
-        self, session_hash: str, token: str, /, *, now: datetime, expires_at: datetime
+        self,
+        session_hash: str,
+        token: str,
+        /,
+        *,
+        now: datetime,
+        expires_at: datetime,
+        browser: str = "",
+        address: str = "",
     ) -> None:
         """Adds a session. Raises NotFound."""
-        await self._database.write(lambda conn: _add(conn, _SESSION, session_hash, token, now, expires_at))
+        about = {"browser": browser, "address": address, "used_at": to_us(now)}
+        await self._database.write(
+            lambda conn: _add(conn, _SESSION, session_hash, token, now, expires_at, about)
+        )
 
     async def use_link(
-        self, link_hash: str, session_hash: str, /, *, now: datetime, expires_at: datetime
+        self,
+        link_hash: str,
+        session_hash: str,
+        /,
+        *,
+        now: datetime,
+        expires_at: datetime,
+        browser: str = "",
+        address: str = "",
     ) -> bool:
         def write(conn: Connection) -> bool:
             is_used = bool(
@@ -48,7 +79,13 @@ class SqlSessionStore:
                         web_sessions.c.token.in_(select(tokens.c.hash)),
                     )
                     .values(
-                        hash=session_hash, kind=_SESSION, created_at=to_us(now), expires_at=to_us(expires_at)
+                        hash=session_hash,
+                        kind=_SESSION,
+                        created_at=to_us(now),
+                        expires_at=to_us(expires_at),
+                        browser=browser,
+                        address=address,
+                        used_at=to_us(now),
                     )
                 ).rowcount
             )
@@ -60,21 +97,33 @@ class SqlSessionStore:
         return await self._database.write(write)
 
     async def find_session(self, session_hash: str, /, *, now: datetime) -> StoredSession | None:
-        query = (
-            select(web_sessions.c.token, web_sessions.c.expires_at)
-            .join(tokens, tokens.c.hash == web_sessions.c.token)
-            .where(
-                web_sessions.c.hash == session_hash,
-                web_sessions.c.kind == _SESSION,
-                web_sessions.c.expires_at > to_us(now),
-            )
+        query = _STORED.where(
+            web_sessions.c.hash == session_hash,
+            web_sessions.c.kind == _SESSION,
+            web_sessions.c.expires_at > to_us(now),
         )
 
         def read(conn: Connection) -> StoredSession | None:
             row = conn.execute(query).first()
-            return None if row is None else StoredSession(row.token, from_us(row.expires_at))
+            return None if row is None else _to_session(row)
 
         return await self._database.read(read)
+
+    async def record_use(self, session_hash: str, /, *, now: datetime, address: str) -> None:
+        statement = (
+            update(web_sessions)
+            .where(web_sessions.c.hash == session_hash, web_sessions.c.kind == _SESSION)
+            .values(used_at=to_us(now), address=address)
+        )
+        await self._database.write(lambda conn: conn.execute(statement))
+
+    async def list_sessions(self, user: str, /, *, now: datetime) -> Sequence[StoredSession]:
+        query = _STORED.where(
+            tokens.c.user_name == user,
+            web_sessions.c.kind == _SESSION,
+            web_sessions.c.expires_at > to_us(now),
+        ).order_by(web_sessions.c.created_at, web_sessions.c.hash)
+        return await self._database.read(lambda conn: [_to_session(row) for row in conn.execute(query)])
 
     async def remove_session(self, session_hash: str, /) -> None:
         statement = web_sessions.delete().where(
@@ -82,9 +131,44 @@ class SqlSessionStore:
         )
         await self._database.write(lambda conn: conn.execute(statement), vital=True)
 
+    async def remove_sessions(self, user: str, ids: Sequence[str], /) -> int:
+        own = select(tokens.c.hash).where(tokens.c.user_name == user)
+
+        def write(conn: Connection) -> int:
+            removed = 0
+            for start in range(0, len(ids), IDS_PER_QUERY):
+                statement = delete(web_sessions).where(
+                    web_sessions.c.kind == _SESSION,
+                    web_sessions.c.token.in_(own),
+                    _ID.in_(ids[start : start + IDS_PER_QUERY]),
+                )
+                removed += conn.execute(statement).rowcount
+            return removed
+
+        return await self._database.write(write, vital=True)
+
+
+def _to_session(row: Row[Any]) -> StoredSession:
+    id_, token_hash, created_at, expires_at, browser, address, used_at = tuple(row)
+    return StoredSession(
+        id_,
+        token_hash,
+        from_us(created_at),
+        from_us(expires_at),
+        browser,
+        address,
+        from_us_or_none(used_at),
+    )
+
 
 def _add(
-    conn: Connection, kind: str, secret_hash: str, token: str, now: datetime, expires_at: datetime
+    conn: Connection,
+    kind: str,
+    secret_hash: str,
+    token: str,
+    now: datetime,
+    expires_at: datetime,
+    about: Mapping[str, Any] | None = None,
 ) -> None:
     token_hash = conn.execute(
         select(tokens.c.hash).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)
@@ -103,6 +187,7 @@ def _add(
             token=token_hash,
             created_at=to_us(now),
             expires_at=to_us(expires_at),
+            **(about or {}),
         )
     )
     _remove_oldest(conn, kind, token_hash)

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0031"  # the newest migration
+HEAD = "0035"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -102,6 +102,13 @@ runs = Table(
         "parent",
         sqlite_where=text("parent IS NOT NULL"),
         postgresql_where=text("parent IS NOT NULL"),
+    ),
+    Index(
+        "runs_ended",
+        "user_name",
+        "ended_at",
+        sqlite_where=text("parent IS NULL"),
+        postgresql_where=text("parent IS NULL"),
     ),
     Index("runs_study", "study", "submitted_at", sqlite_where=text("study"), postgresql_where=text("study")),
 )
@@ -220,7 +227,7 @@ run_stars = Table(
     Index("run_stars_user", "user_name"),
 )
 
-# Notifications about runs. One without a target only marks an alert as recorded.
+# Notifications about runs. One without a target marks an alert as recorded; its time is that of the arrival.
 notifications = Table(
     "notifications",
     metadata,
@@ -237,6 +244,20 @@ notifications = Table(
         sqlite_where=text("state = 'pending'"),
         postgresql_where=text("state = 'pending'"),
     ),
+    Index(
+        "notifications_alerts",
+        "next_at",
+        sqlite_where=text("target = ''"),
+        postgresql_where=text("target = ''"),
+    ),
+)
+
+# How far users have read their inboxes.
+inbox_reads = Table(
+    "inbox_reads",
+    metadata,
+    Column("user_name", _Key, primary_key=True),
+    Column("read_at", BigInteger, nullable=False),
 )
 
 attempts = Table(
@@ -373,6 +394,8 @@ datasets = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("metric", Text, nullable=False),
     Column("higher_is_better", Boolean),
+    Column("description", Text, nullable=False, server_default=""),  # Markdown
+    Column("description_revision", BigInteger, nullable=False, server_default=text("0")),
 )
 
 dataset_versions = Table(
@@ -386,6 +409,7 @@ dataset_versions = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("created_by", _Key, nullable=False),
     Column("message", Text, nullable=False),
+    Column("derived_from", Text, nullable=False, server_default=""),
 )
 
 dataset_numbers = Table(
@@ -416,6 +440,9 @@ web_sessions = Table(
     Column("token", _Key, nullable=False),  # the hash of a row of `tokens`, which may be removed
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
+    Column("browser", Text, nullable=False, server_default=""),  # such as "Firefox on Linux"
+    Column("address", Text, nullable=False, server_default=""),  # of the last use
+    Column("used_at", BigInteger),
 )
 
 former_users = Table("former_users", metadata, Column("user_name", _Key, primary_key=True))  # removed users
@@ -437,7 +464,38 @@ saved_views = Table(
     Column("shared", Boolean, nullable=False),
     Column("view", Text, nullable=False),  # JSON
     Column("updated_at", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default=text("1")),
     Index("saved_views_shared", "shared"),
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("user_name", _Key, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("access", _Key, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("updated_by", _Key, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),  # of the blocks
+    Column("blocks", Text, nullable=False),  # JSON
+    Index("reports_user", "user_name"),
+    Index("reports_updated", "updated_at", "id"),
+)
+
+# Earlier states of reports.
+report_revisions = Table(
+    "report_revisions",
+    metadata,
+    Column("report", _Key, ForeignKey("reports.id", ondelete="CASCADE"), primary_key=True),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("title", Text, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("updated_by", _Key, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("blocks", Text, nullable=False),
 )
 
 secrets = Table(

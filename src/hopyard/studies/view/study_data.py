@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from hopyard.errors import HopyardError
@@ -32,6 +33,7 @@ def as_data(view: StudyView) -> dict[str, Any]:
         "continues": view.continues or None,
         "stop_rule": view.stop_rule or None,
         "beginning": view.spec.get("beginning"),
+        "improvements": [asdict(each) for each in view.improvements],
         "workers": [
             {"worker": note.worker, "event": note.event, "detail": note.detail} for note in view.notes
         ],
@@ -61,6 +63,9 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
             }
             for name, entry in view.schedule(trial)
         ],
+        "rungs": [asdict(each) for each in trial.rungs],
+        "began_at": trial.began_at or None,
+        "reported_at": trial.reported_at or None,
         "workers": list(trial.where),
         "run": trial.run or None,
         "run_name": trial.run_name or None,
@@ -72,7 +77,7 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
 
 def importance_of(view: StudyView) -> dict[str, float]:
     """Returns the share of each parameter in the results, the largest first. Empty if it cannot be computed:
-    too few results, equal results, or no Optuna."""
+    too few results, or equal results."""
     if not has_enough_results(view):
         return {}
     from hopyard.config.schemas.study_json import space_from_json

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.domain.study import BudgetUnit, Goal
-from hopyard.domain.trial import TellEvent
+from hopyard.domain.trial import TellEvent, TrialOutcome
 from hopyard.studies.event_json import event_from_json
 from hopyard.studies.journal import JournalRecord
 from hopyard.studies.study_state import TrialPhase, phase_after
@@ -29,6 +29,29 @@ class ScheduleEntry:
 
 
 @dataclass(slots=True)
+class RungResult:
+    """The result of a trial at the end of one of its budgets. is_promoted: it got a larger budget later."""
+
+    budget: int
+    value: float | None
+    verdict: str
+    is_promoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A report that was better than all earlier ones. at: unix seconds. trials, reports: their numbers up to
+    it."""
+
+    at: float
+    trial: str
+    step: int
+    value: float
+    trials: int
+    reports: int
+
+
+@dataclass(slots=True)
 class TrialView:
     """One trial.
 
@@ -36,7 +59,8 @@ class TrialView:
     best_params: the params that the epochs up to the best value were trained with. schedule: all params.
     start_from: the trial whose state it started from, if another one. metrics: the last report. where: the
     workers of its last hop. run, run_name: the newest run of a trial that is a separate run (runs: all of
-    them); the name is empty until it was submitted.
+    them); the name is empty until it was submitted. rungs: its results at the ends of its budgets. began_at,
+    reported_at: unix seconds of its proposal and of its last report, 0 for none.
     """
 
     id: str
@@ -59,6 +83,9 @@ class TrialView:
     stop_reason: str = ""
     error: str = ""
     traceback: str = ""
+    rungs: list[RungResult] = field(default_factory=list)
+    began_at: float = 0.0
+    reported_at: float = 0.0
 
     @property
     def number(self) -> int:
@@ -96,6 +123,7 @@ class StudyView:
     hop_bytes: bytes of hopped states. resumed: how often a driver was restarted. attempts: how often the
     study was launched with new workers, including the runs that it continues. continues: the name of the
     study that this one continues, or "". stop_rule: the rule that has ended the study early, as a text.
+    improvements: the best value so far, over time. reports: the number of reported values.
     """
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -110,6 +138,8 @@ class StudyView:
     continues: str = ""
     stop_rule: str = ""
     done: bool = False
+    improvements: list[Improvement] = field(default_factory=list)
+    reports: int = 0
     _hops_seen: set[Any] = field(default_factory=set)
     _attempt: object = None
 
@@ -148,7 +178,7 @@ class StudyView:
                 self.attempts += record.get("attempt") != self._attempt
                 self._attempt = record.get("attempt")
             case "asked":
-                self._apply_asked(record["answer"])
+                self._apply_asked(record["answer"], float(record.get("t") or 0.0))
             case "told":
                 self._apply_told(record)
             case "run":
@@ -236,11 +266,14 @@ class StudyView:
         if str(record["run"]) == trial.run:
             trial.run_name = str(record["name"])
 
-    def _apply_asked(self, answer: Any) -> None:
+    def _apply_asked(self, answer: Any, at: float) -> None:
         if not isinstance(answer, Mapping):  # the searcher had no proposal
             return
         self.asked += 1
         trial = self._trial(answer["trial"])
+        trial.began_at = trial.began_at or at
+        if trial.rungs and trial.rungs[-1].budget < int(answer["budget"]):
+            trial.rungs[-1].is_promoted = True
         trial.params, trial.budget, trial.state = (
             dict(answer["params"]),
             int(answer["budget"]),
@@ -262,16 +295,33 @@ class StudyView:
         if value is not None and math.isfinite(value) and (not trial.points or trial.points[-1][0] < step):
             trial.points.append((step, value))
             trial.value = value
+            self.reports += 1
+            self._apply_improvement(trial, step, value, float(record.get("t") or 0.0))
             better = trial.best is None or (
                 value > trial.best if self.goal is Goal.MAX else value < trial.best
             )
             if better:
                 trial.best, trial.best_epoch, trial.best_params = value, step, dict(trial.params)
         trial.epoch = max(trial.epoch, step)
+        trial.reported_at = float(record.get("t") or 0.0) or trial.reported_at
+        self._apply_rung(trial, step, value, record)
         trial.stop_reason = str(record.get("reason") or trial.stop_reason)
         event = event_from_json(record)
         if isinstance(event, TellEvent) and trial.state is not TrialPhase.COMPLETED:
             trial.state = phase_after(trial.budget, event) or trial.state
+
+    @staticmethod
+    def _apply_rung(trial: TrialView, step: int, value: float | None, record: JournalRecord) -> None:
+        """Adds the result at the trial's budget. A repeated report changes nothing."""
+        if record["report"].get("outcome") != TrialOutcome.RUNNING or not trial.budget <= step:
+            return
+        if not trial.rungs or trial.rungs[-1].budget < trial.budget:
+            trial.rungs.append(RungResult(trial.budget, value, str(record["verdict"])))
+
+    def _apply_improvement(self, trial: TrialView, step: int, value: float, at: float) -> None:
+        best = self.improvements[-1].value if self.improvements else None
+        if best is None or (value > best if self.goal is Goal.MAX else value < best):
+            self.improvements.append(Improvement(at, trial.id, step, value, len(self.trials), self.reports))
 
     def _apply_hop(self, record: JournalRecord) -> None:
         if record["n"] in self._hops_seen:

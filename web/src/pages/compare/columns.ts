@@ -1,6 +1,6 @@
 /** What runs are compared by: named values of each run. */
 import type { Schemas } from "@/api/client";
-import { formatNumber } from "@/text/format";
+import { formatBytes, formatNumber } from "@/text/format";
 
 export type Run = Schemas["RunOut"];
 export type Value = string | number | null;
@@ -33,6 +33,50 @@ function seconds(run: Run): number | null {
   return (Date.parse(run.ended_at) - Date.parse(run.started_at)) / 1000;
 }
 
+/** Returns what the newest attempt had, and what the run requested, role by role where there are several. */
+function readHardware(run: Run): Record<string, unknown> {
+  const attempt = run.attempt ?? run.attempts?.at(-1);
+  const roles = run.spec.roles;
+  const requested = roles.flatMap((role) => {
+    const prefix = roles.length > 1 ? `${role.name}: ` : "";
+    const { resources } = role;
+    return [
+      [`${prefix}replicas`, role.replicas],
+      [`${prefix}CPUs requested`, resources?.cpu_milli === undefined ? null : resources.cpu_milli / 1000],
+      [`${prefix}memory requested`, resources?.memory_bytes ? formatBytes(resources.memory_bytes) : null],
+      [`${prefix}GPUs requested`, resources?.gpus ?? null],
+      [`${prefix}GPU models requested`, resources?.gpu_models?.join(", ") || null],
+      [`${prefix}image`, role.image || null],
+    ];
+  });
+  return {
+    nodes: attempt ? [...new Set(attempt.nodes)].sort().join(", ") : null,
+    engine: attempt?.engine,
+    GPUs: attempt?.gpus.reduce((count, of) => count + of.length, 0),
+    ...(Object.fromEntries(requested) as Record<string, unknown>),
+  };
+}
+
+const MAX_SHORT_VALUES = 64;
+const MAX_SHORT_LENGTH = 2048; // with a further name of the longest, a short row may end
+const MAX_SHORT_TEXT = 256;
+
+/**
+ * Whether a row of a listing may lack params, tags or metrics of its run, or the end of a text. The limits are those
+ * of the server's summaries.
+ */
+export function isCutRow(run: Run): boolean {
+  return [run.params, run.spec.tags ?? {}, run.latest ?? {}].some((values) => {
+    const pairs = Object.entries(values);
+    const texts = pairs.map(([name, value]) => name + (typeof value === "string" ? value : ""));
+    return (
+      pairs.length >= MAX_SHORT_VALUES ||
+      texts.reduce((sum, text) => sum + text.length + 8, 0) > MAX_SHORT_LENGTH ||
+      pairs.some(([, value]) => typeof value === "string" && value.length >= MAX_SHORT_TEXT)
+    );
+  });
+}
+
 type Read = (run: Run) => Record<string, unknown>;
 const SECTIONS: readonly [section: string, prefix: string, read: Read][] = [
   ["Params", "params.", (run) => run.params],
@@ -63,7 +107,7 @@ const SECTIONS: readonly [section: string, prefix: string, read: Read][] = [
       branch: run.spec.git?.branch || null,
       uncommitted: run.spec.git?.dirty,
       code: run.spec.code?.slice(0, 12),
-      submitted_at: run.submitted_at,
+      submitted_at: run.submitted_at.replace(/\.\d+(?=Z$)/, ""),
     }),
   ],
   ["Tags", "tags.", (run) => run.spec.tags ?? {}],
@@ -74,10 +118,12 @@ const SECTIONS: readonly [section: string, prefix: string, read: Read][] = [
       python: run.spec.environment?.python || null,
       interpreter: run.spec.environment?.interpreter || null,
       requirements: run.spec.environment?.requirements,
+      lock: run.spec.environment?.lock,
       ...run.spec.environment?.packages,
     }),
   ],
-  ["Variables", "env.", (run) => run.spec.env ?? {}],
+  ["Variables", "env.", (run) => ({ ...run.machine_env, ...run.spec.env })],
+  ["Hardware", "hardware.", readHardware],
 ];
 
 /** Returns all values of runs, section by section. */

@@ -1,14 +1,10 @@
 /** What the compare page shows, as it stands in the address. */
 import type { Spread } from "@/charts/grouping";
+import { type MetricPair, pairName, toPairs } from "@/charts/panels";
+import type { Brush, Brushes } from "@/charts/parallel_axes";
 
-export const TABS = ["curves", "table", "scatter", "parallel"] as const;
+export const TABS = ["curves", "table", "scatter", "parallel", "media", "code", "environment"] as const;
 export type Tab = (typeof TABS)[number];
-
-/** A panel of one metric over another. */
-export interface MetricPair {
-  y: string;
-  x: string;
-}
 
 export interface CompareView {
   runs: readonly string[];
@@ -27,14 +23,38 @@ export interface CompareView {
   rows: string;
   scatterX: string;
   scatterY: string;
+  /** Of parallel coordinates: keys of columns; empty: those of the page's choice. */
+  axes: readonly string[];
+  logAxes: readonly string[];
+  brushes: Brushes;
+  colourBy: string;
+  /** Of code: the runs, a file of them, and how its lines are shown. */
+  base: string;
+  against: string;
+  file: string;
+  isUnified: boolean;
+  /** Of media; null: the newest. */
+  step: number | null;
 }
 
-const PAIR_SIGN = " vs ";
-export const pairName = ({ x, y }: MetricPair): string => `${y}${PAIR_SIGN}${x}`;
+/** Reads brushes: `["params.lr", 0.01, 0.1]` and `["params.optimizer", ["adam"]]`. */
+function toBrush(text: string): [string, Brush][] {
+  try {
+    const [key, low, high] = JSON.parse(text) as unknown[];
+    if (typeof key !== "string") {
+      return [];
+    }
+    if (Array.isArray(low)) {
+      return [[key, { texts: low.filter((each) => typeof each === "string") }]];
+    }
+    return typeof low === "number" && typeof high === "number" ? [[key, { low, high }]] : [];
+  } catch {
+    return [];
+  }
+}
 
-function toPair(text: string): MetricPair[] {
-  const place = text.indexOf(PAIR_SIGN);
-  return place > 0 ? [{ y: text.slice(0, place), x: text.slice(place + PAIR_SIGN.length) }] : [];
+function brushText([key, brush]: readonly [string, Brush]): string {
+  return JSON.stringify("texts" in brush ? [key, brush.texts] : [key, brush.low, brush.high]);
 }
 
 /** Reads a view from the address. What it does not know is as if it was absent. */
@@ -52,12 +72,21 @@ export function readView(address: URLSearchParams): CompareView {
     spread: text("spread") === "deviation" ? "deviation" : "range",
     search: text("search"),
     pins: [...new Set(address.getAll("pin"))],
-    pairs: [...new Set(address.getAll("panel"))].flatMap(toPair),
+    pairs: toPairs(address.getAll("panel")),
     hidden: address.getAll("hide"),
     isDifferencesOnly: text("differences") === "1",
     rows: text("rows"),
     scatterX: text("sx"),
     scatterY: text("sy"),
+    axes: [...new Set(address.getAll("axis"))],
+    logAxes: [...new Set(address.getAll("log"))],
+    brushes: new Map(address.getAll("brush").flatMap(toBrush)),
+    colourBy: text("colour"),
+    base: text("base"),
+    against: text("against"),
+    file: text("file"),
+    isUnified: text("diff") === "unified",
+    step: /^-?\d+$/.test(text("step")) ? Number(text("step")) : null,
   };
 }
 
@@ -90,37 +119,30 @@ export function writeView(view: CompareView): URLSearchParams {
   put("rows", view.rows);
   put("sx", view.scatterX);
   put("sy", view.scatterY);
+  putAll("axis", view.axes);
+  putAll("log", view.logAxes);
+  putAll("brush", [...view.brushes].map(brushText));
+  put("colour", view.colourBy);
+  put("base", view.base);
+  put("against", view.against);
+  put("file", view.file);
+  put("diff", view.isUnified ? "unified" : "");
+  put("step", view.step === null ? "" : String(view.step));
   return address;
 }
 
-/** Returns what finds names by a regular expression, in any case of letters; null if it is not one. */
-export function compilePattern(text: string): ((name: string) => boolean) | null {
-  try {
-    const pattern = new RegExp(text, "i");
-    return (name) => pattern.test(name);
-  } catch {
-    return null;
-  }
+/** Returns the layout of the curves as an address, without the runs and all else that another comparison lacks. */
+export function writeLayout(view: CompareView): string {
+  const { x, smoothing, isLogX, isLogY, group, spread, search, pins, pairs } = view;
+  const layout = { x, smoothing, isLogX, isLogY, group, spread, search, pins, pairs };
+  return writeView({ ...readView(new URLSearchParams()), ...layout }).toString();
 }
 
-/** Returns the names in the order of panels: the pinned ones first, then those of the most runs. */
-export function orderPanels(
-  counts: ReadonlyMap<string, number>,
-  pins: readonly string[],
-  matches: (name: string) => boolean,
-): string[] {
-  const others = [...counts.keys()].filter((name) => !pins.includes(name));
-  others.sort((a, b) => (counts.get(b) ?? 0) - (counts.get(a) ?? 0) || (a < b ? -1 : 1));
-  return [...pins.filter((name) => counts.has(name)), ...others].filter(matches);
-}
-
-/** Returns the names with one of them moved by a place. */
-export function move(names: readonly string[], name: string, by: -1 | 1): string[] {
-  const moved = [...names];
-  const place = moved.indexOf(name);
-  const other = moved[place + by];
-  if (place >= 0 && other !== undefined) {
-    [moved[place], moved[place + by]] = [other, name];
-  }
-  return moved;
+/** Returns the view with a layout that `writeLayout` has written. */
+export function withLayout(view: CompareView, layout: string): Partial<CompareView> {
+  const { x, smoothing, isLogX, isLogY, group, spread, search, pins, pairs } = readView(
+    new URLSearchParams(layout),
+  );
+  const hidden = group === view.group ? view.hidden : []; // names of groups
+  return { x, smoothing, isLogX, isLogY, group, spread, search, pins, pairs, hidden };
 }

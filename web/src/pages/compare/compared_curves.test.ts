@@ -8,6 +8,7 @@ const RUNS = [
   { id: "b", latest: { loss: [1, 2] } },
   { id: "c", latest: {} },
 ] as unknown as Run[];
+const IDS = RUNS.map((run) => run.id);
 const series = new Map<string, RunSeries>(
   [
     ["a", 1],
@@ -27,7 +28,7 @@ const series = new Map<string, RunSeries>(
 
 it("draws a curve for each run that has the metric, in the colour of the run", () => {
   const groups = RUNS.map((run, place) => ({ key: run.id, label: run.id, members: [place] }));
-  const curves = comparedCurves("loss", series, RUNS, groups, "range");
+  const curves = comparedCurves("loss", series, IDS, groups, "range");
   expect(curves.map((curve) => [curve.key, curve.colour, curve.y[0]])).toEqual([
     ["a", 0, 1],
     ["b", 1, 3],
@@ -36,7 +37,7 @@ it("draws a curve for each run that has the metric, in the colour of the run", (
 
 it("draws the mean of a group with its range", () => {
   const groups = [{ key: "all", label: "all", members: [0, 1, 2] }];
-  const [curve] = comparedCurves("loss", series, RUNS, groups, "range");
+  const [curve] = comparedCurves("loss", series, IDS, groups, "range");
   expect([curve?.y[0], curve?.band?.low[0], curve?.band?.high[0]]).toEqual([2, 1, 3]);
 });
 

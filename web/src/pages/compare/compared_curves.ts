@@ -11,17 +11,17 @@ export interface CurveGroup {
   members: readonly number[];
 }
 
-/** Returns the curves of a metric; the colour of a curve is the place of its group. */
+/** Returns the curves of a metric of runs, by their ids; the colour of a curve is the place of its group. */
 export function comparedCurves(
   name: string,
   series: SeriesByRun,
-  runs: readonly Run[],
+  runs: readonly string[],
   groups: readonly CurveGroup[],
   spread: Spread,
 ): CurveSeries[] {
   return groups.flatMap(({ key, label, members }, colour) => {
     const curves = members.flatMap((place) => {
-      const found = series.get(seriesKey(runs[place]?.id ?? "", name));
+      const found = series.get(seriesKey(runs[place] ?? "", name));
       return found
         ? [{ key, label, colour, x: found.x, y: found.y, ...(found.band && { band: found.band }) }]
         : [];

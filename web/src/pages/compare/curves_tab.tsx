@@ -1,26 +1,52 @@
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import type { XKind } from "@/charts/axis_format";
 import { CurveChart } from "@/charts/curve_chart";
 import { CurveLegend } from "@/charts/curve_legend";
 import type { Range } from "@/charts/curve_series";
 import type { Spread } from "@/charts/grouping";
+import { PairForm } from "@/charts/pair_form";
+import { moves, Panel } from "@/charts/panel";
+import { drop, type MetricPair, move, orderPanels, pairName, toPairs } from "@/charts/panels";
 import { type SeriesByRun, useSeries } from "@/charts/series_data";
 import { Button } from "@/parts/button";
 import { Empty, ErrorNotice } from "@/parts/notices";
+import { SavedViews } from "@/parts/saved_views";
+import { compilePattern } from "@/text/pattern";
 import { groupRuns } from "./columns";
 import styles from "./compare.module.css";
 import type { CompareParts } from "./compare_parts";
-import { compilePattern, type MetricPair, move, orderPanels, pairName } from "./compare_view";
+import { readView, withLayout, writeLayout } from "./compare_view";
 import { comparedCurves, countMetrics, type CurveGroup } from "./compared_curves";
-import { PairForm } from "./pair_form";
 
 const PANELS = 24; // before `Show more`
 const METRIC = "metrics.";
+const REST_MS = 150; // from the last move of a slider to the new address
 const X_LABELS: Record<string, string> = { step: "step", time: "time", elapsed: "after" };
 
 interface PanelSettings {
   parts: CompareParts;
+  ids: readonly string[];
   groups: readonly CurveGroup[];
+  smoothing: number;
+}
+
+/**
+ * Returns the weight of smoothing, and how to change it. A slider that moves draws the curves at once, and changes the
+ * address when it rests: a new address draws the whole page, and browsers refuse many of them in a second.
+ */
+function useSmoothing({ view, change }: CompareParts): [number, (weight: number) => void] {
+  const [moving, setMoving] = useState<number | null>(null);
+  useEffect(() => {
+    if (moving === null) {
+      return;
+    }
+    const timer = window.setTimeout(() => {
+      change({ smoothing: moving });
+      setMoving(null);
+    }, REST_MS);
+    return () => window.clearTimeout(timer);
+  }, [moving]);
+  return [moving ?? view.smoothing, setMoving];
 }
 
 /** The curves of all metrics of the runs, in a grid of panels. */
@@ -33,7 +59,10 @@ export function CurvesTab({ isLive, ...parts }: CompareParts & { isLive: boolean
   const matches = compilePattern(view.search);
   const ordered = orderPanels(counts, view.pins, matches ?? (() => true));
   const names = ordered.slice(0, limit);
+  const [smoothing, setSmoothing] = useSmoothing(parts);
   const grouped = useMemo(() => groupRuns(columns, view.group), [columns, view.group]);
+  const order = runs.map((run) => run.id).join(" ");
+  const ids = useMemo(() => runs.map((run) => run.id), [order]); // the same while only values change
   const groups = useMemo<CurveGroup[]>(
     () =>
       grouped
@@ -42,16 +71,28 @@ export function CurvesTab({ isLive, ...parts }: CompareParts & { isLive: boolean
             label: `${label} (${members.length})`,
             members,
           }))
-        : runs.map((run, place) => ({ key: run.id, label: labels[place] ?? run.name, members: [place] })),
-    [grouped, runs, labels],
+        : ids.map((id, place) => ({ key: id, label: labels[place] ?? id, members: [place] })),
+    [grouped, ids, labels],
   );
-  const ids = useMemo(() => runs.map((run) => run.id), [runs]);
   const found = useSeries({ runs: ids, names: names.toSorted(), x: view.x, range, isLive });
-  const panels = { parts, groups };
-  const choices = columns.filter((column) => new Set(column.values).size < runs.length || runs.length < 3);
+  const panels = { parts, ids, groups, smoothing };
+  const choices = useMemo(
+    () => columns.filter((column) => new Set(column.values).size < ids.length || ids.length < 3),
+    [columns, ids],
+  );
 
   return (
     <>
+      <SavedViews
+        page="compare"
+        usual="All metrics"
+        search={writeLayout(view)}
+        normalise={(search) => writeLayout(readView(new URLSearchParams(search)))}
+        onChange={(search) => {
+          setRange(null);
+          change(withLayout(view, search));
+        }}
+      />
       <div class={styles["bar"]} role="group" aria-label="curves">
         <label>
           X axis
@@ -79,10 +120,10 @@ export function CurvesTab({ isLive, ...parts }: CompareParts & { isLive: boolean
             min="0"
             max="0.99"
             step="0.01"
-            value={view.smoothing}
-            onInput={(event) => change({ smoothing: Number(event.currentTarget.value) })}
+            value={smoothing}
+            onInput={(event) => setSmoothing(Number(event.currentTarget.value))}
           />
-          <output>{view.smoothing.toFixed(2)}</output>
+          <output>{smoothing.toFixed(2)}</output>
         </label>
         <label>
           <input
@@ -168,7 +209,7 @@ export function CurvesTab({ isLive, ...parts }: CompareParts & { isLive: boolean
           <PairPanel key={pairName(pair)} pair={pair} isLive={isLive} {...panels} />
         ))}
         {names.map((name) => (
-          <Panel
+          <MetricPanel
             key={name}
             name={name}
             series={found.series}
@@ -195,11 +236,13 @@ export function CurvesTab({ isLive, ...parts }: CompareParts & { isLive: boolean
 }
 
 /** A metric over the common x axis. */
-function Panel({
+function MetricPanel({
   name,
   series,
   parts,
+  ids,
   groups,
+  smoothing,
   range,
   onRange,
   isLoading,
@@ -210,55 +253,30 @@ function Panel({
   onRange: (range: Range | null) => void;
   isLoading: boolean;
 }) {
-  const { view, change, runs } = parts;
+  const { view, change } = parts;
   const { pins } = view;
   const isPinned = pins.includes(name);
   const curves = useMemo(
-    () => comparedCurves(name, series, runs, groups, view.spread),
-    [name, series, runs, groups, view.spread],
+    () => comparedCurves(name, series, ids, groups, view.spread),
+    [name, series, ids, groups, view.spread],
   );
   const xKind: XKind = view.x.startsWith(METRIC) ? "metric" : (view.x as XKind);
   return (
-    <section class={styles["panel"]} aria-label={name} aria-busy={isLoading}>
-      <header>
-        <h2 title={name}>{name}</h2>
-        {isPinned && (
-          <>
-            <Button
-              kind="quiet"
-              aria-label={`← ${name}`}
-              title="to the front"
-              disabled={pins[0] === name}
-              onClick={() => change({ pins: move(pins, name, -1) })}
-            >
-              ←
-            </Button>
-            <Button
-              kind="quiet"
-              aria-label={`→ ${name}`}
-              title="to the back"
-              disabled={pins.at(-1) === name}
-              onClick={() => change({ pins: move(pins, name, 1) })}
-            >
-              →
-            </Button>
-          </>
-        )}
-        <Button
-          kind="quiet"
-          aria-pressed={isPinned}
-          aria-label={`${isPinned ? "Unpin" : "Pin"} ${name}`}
-          onClick={() => change({ pins: isPinned ? pins.filter((pin) => pin !== name) : [...pins, name] })}
-        >
-          {isPinned ? "Unpin" : "Pin"}
-        </Button>
-      </header>
+    <Panel
+      name={name}
+      kind="metric"
+      isBusy={isLoading}
+      isPinned={isPinned}
+      onPin={() => change({ pins: isPinned ? pins.filter((pin) => pin !== name) : [...pins, name] })}
+      onMove={isPinned ? moves(pins, name, (by) => change({ pins: move(pins, name, by) })) : null}
+      onDrop={(other) => change({ pins: drop(pins, other, name) })}
+    >
       <CurveChart
         title={name}
         series={curves}
         xKind={xKind}
         xLabel={X_LABELS[view.x] ?? view.x.slice(METRIC.length)}
-        smoothing={view.smoothing}
+        smoothing={smoothing}
         isLogX={view.isLogX}
         isLogY={view.isLogY}
         range={range}
@@ -268,33 +286,37 @@ function Panel({
         hidden={parts.hidden}
         hasLegend={false}
       />
-    </section>
+    </Panel>
   );
 }
 
 /** A metric over another metric, with a zoom of its own. */
-function PairPanel({ pair, isLive, parts, groups }: PanelSettings & { pair: MetricPair; isLive: boolean }) {
-  const { view, change, runs } = parts;
+function PairPanel({
+  pair,
+  isLive,
+  parts,
+  ids,
+  groups,
+  smoothing,
+}: PanelSettings & { pair: MetricPair; isLive: boolean }) {
+  const { view, change } = parts;
   const [range, setRange] = useState<Range | null>(null);
-  const ids = useMemo(() => runs.map((run) => run.id), [runs]);
   const found = useSeries({ runs: ids, names: [pair.y], x: METRIC + pair.x, range, isLive });
   const curves = useMemo(
-    () => comparedCurves(pair.y, found.series, runs, groups, view.spread),
-    [pair.y, found.series, runs, groups, view.spread],
+    () => comparedCurves(pair.y, found.series, ids, groups, view.spread),
+    [pair.y, found.series, ids, groups, view.spread],
   );
   const title = pairName(pair);
+  const names = view.pairs.map(pairName);
+  const arrange = (to: readonly string[]) => change({ pairs: toPairs(to) });
   return (
-    <section class={styles["panel"]} aria-label={title}>
-      <header>
-        <h2 title={title}>{title}</h2>
-        <Button
-          kind="quiet"
-          aria-label={`Remove ${title}`}
-          onClick={() => change({ pairs: view.pairs.filter((each) => pairName(each) !== title) })}
-        >
-          Remove
-        </Button>
-      </header>
+    <Panel
+      name={title}
+      kind="pair"
+      onMove={moves(names, title, (by) => arrange(move(names, title, by)))}
+      onDrop={(other) => arrange(drop(names, other, title))}
+      onRemove={() => arrange(names.filter((name) => name !== title))}
+    >
       {found.error !== null && curves.length === 0 ? (
         <ErrorNotice error={found.error} />
       ) : (
@@ -303,7 +325,7 @@ function PairPanel({ pair, isLive, parts, groups }: PanelSettings & { pair: Metr
           series={curves}
           xKind="metric"
           xLabel={pair.x}
-          smoothing={view.smoothing}
+          smoothing={smoothing}
           isLogY={view.isLogY}
           range={range}
           onRange={setRange}
@@ -312,6 +334,6 @@ function PairPanel({ pair, isLive, parts, groups }: PanelSettings & { pair: Metr
           hasLegend={false}
         />
       )}
-    </section>
+    </Panel>
   );
 }

@@ -1,103 +1,150 @@
-import { curveColour, curveDash } from "@/charts/palette";
-import { shownTheme } from "@/charts/shown_theme";
-import { Empty } from "@/parts/notices";
-import { type Column, formatValue, isDifferent } from "./columns";
+import { lazy, Suspense } from "preact/compat";
+import { useState } from "preact/hooks";
+import { useLocation } from "wouter-preact";
+import { brushedLines } from "@/charts/parallel_axes";
+import { Button } from "@/parts/button";
+import { Empty, Loading } from "@/parts/notices";
+import { Popover } from "@/parts/popover";
+import { formatCount } from "@/text/format";
+import { compilePattern } from "@/text/pattern";
+import { type Column, isDifferent } from "./columns";
 import styles from "./compare.module.css";
 import type { CompareParts } from "./compare_parts";
-import { compilePattern } from "./compare_view";
-import { makeScale } from "./scale";
 
-const [HEIGHT, TOP, BOTTOM, SPACE, MARGIN] = [440, 40, 20, 150, 70];
-const MAX_AXES = 12;
+const ParallelChart = lazy(() => import("@/charts/parallel_chart").then((module) => module.ParallelChart));
+const MAX_AXES = 12; // of the page's choice
+const MAX_CHOICES = 200;
 const SECTIONS = ["Params", "Summary", "Latest metrics"];
 
 /** Returns the columns of the axes: what differs among params, then results, without names that occur twice. */
-export function parallelAxes(columns: readonly Column[], matches: (name: string) => boolean): Column[] {
+export function parallelAxes(columns: readonly Column[]): Column[] {
   const names = new Set<string>();
   return columns
-    .filter((column) => SECTIONS.includes(column.section) && isDifferent(column) && matches(column.name))
+    .filter((column) => SECTIONS.includes(column.section) && isDifferent(column))
     .filter((column) => !names.has(column.name) && names.add(column.name))
     .slice(0, MAX_AXES);
 }
 
 /** A line for each run through its params and results. */
 export function ParallelTab({ runs, labels, columns, view, change, highlight, hidden }: CompareParts) {
-  const matches = compilePattern(view.rows);
-  const axes = parallelAxes(columns, matches ?? (() => true));
-  const scales = axes.map(makeScale);
-  const width = 2 * MARGIN + SPACE * Math.max(1, axes.length - 1);
-  const toX = (axis: number) => MARGIN + axis * SPACE;
-  const toY = (at: number) => HEIGHT - BOTTOM - at * (HEIGHT - TOP - BOTTOM);
+  const [, navigate] = useLocation();
+  const byKey = new Map(columns.map((column) => [column.key, column]));
+  const chosen = view.axes.flatMap((key) => byKey.get(key) ?? []);
+  const axes = chosen.length > 0 ? chosen : parallelAxes(columns);
+  const keys = axes.map((axis) => axis.key);
+  const inside = brushedLines(axes, view.brushes, runs.length);
+  const isSelected = inside.length < runs.length;
   return (
     <>
-      <div class={styles["bar"]}>
+      <div class={styles["bar"]} role="group" aria-label="axes">
+        <Popover label={`Axes (${axes.length})`} title="axes">
+          <AxesMenu columns={columns} keys={keys} onChange={(to) => change({ axes: to })} />
+        </Popover>
         <label>
-          Axes
-          <input
-            type="search"
-            placeholder="regular expression"
-            value={view.rows}
-            aria-invalid={matches === null}
-            onInput={(event) => change({ rows: event.currentTarget.value })}
-          />
-        </label>
-      </div>
-      {matches === null && <p role="alert">{view.rows} is not a regular expression</p>}
-      {axes.length < 2 ? (
-        <Empty title="Fewer than two values differ between these runs" />
-      ) : (
-        <figure class={styles["figure"]} tabIndex={0} aria-label="parallel coordinates">
-          <svg
-            viewBox={`0 0 ${width} ${HEIGHT}`}
-            width={width}
-            role="img"
-            aria-label={`${runs.length} runs by ${axes.map((axis) => axis.name).join(", ")}`}
+          Colours by
+          <select
+            value={byKey.has(view.colourBy) ? view.colourBy : ""}
+            onChange={(event) => change({ colourBy: event.currentTarget.value })}
           >
-            {runs.map((run, place) => {
-              if (hidden.has(run.id)) {
-                return null;
-              }
-              const points = axes.flatMap((axis, index) => {
-                const at = scales[index]?.place(axis.values[place] ?? null) ?? null;
-                return at === null ? [] : [`${toX(index)},${toY(at)}`];
-              });
-              const isHighlighted = highlight.value === run.id;
-              return (
-                <polyline
-                  key={run.id}
-                  points={points.join(" ")}
-                  fill="none"
-                  stroke={curveColour(place, shownTheme.value)}
-                  stroke-dasharray={curveDash(place).join(" ")}
-                  stroke-width={isHighlighted ? 4 : 2}
-                  opacity={highlight.value === null || isHighlighted ? 1 : 0.25}
-                  onMouseEnter={() => (highlight.value = run.id)}
-                  onMouseLeave={() => (highlight.value = null)}
-                >
-                  <title>
-                    {labels[place]}:{" "}
-                    {axes.map((axis) => `${axis.name} ${formatValue(axis.values[place] ?? null)}`).join(", ")}
-                  </title>
-                </polyline>
-              );
-            })}
-            {axes.map((axis, index) => (
-              <g key={axis.key}>
-                <line class={styles["spine"]} x1={toX(index)} x2={toX(index)} y1={TOP} y2={HEIGHT - BOTTOM} />
-                <text x={toX(index)} y={TOP - 16} text-anchor="middle" class={styles["axis"]}>
-                  {axis.name.length > 18 ? `${axis.name.slice(0, 17)}…` : axis.name}
-                  <title>{axis.key}</title>
-                </text>
-                {scales[index]?.ticks.map(({ at, text }) => (
-                  <text key={text} x={toX(index) + 6} y={toY(at) + 4}>
-                    {text.length > 16 ? `${text.slice(0, 15)}…` : text}
-                  </text>
-                ))}
-              </g>
+            <option value="">run</option>
+            {columns.map((column) => (
+              <option key={column.key} value={column.key}>
+                {column.key}
+              </option>
             ))}
-          </svg>
-        </figure>
+          </select>
+        </label>
+        <output class={styles["count"]}>
+          {inside.length} of {formatCount(runs.length, "run")} selected
+        </output>
+        {isSelected && (
+          <>
+            <Button onClick={() => change({ brushes: new Map() })}>Select all</Button>
+            <Button
+              disabled={inside.length === 0}
+              onClick={() =>
+                change({
+                  runs: inside.flatMap((line) => runs[line]?.id ?? []),
+                  brushes: new Map(),
+                })
+              }
+            >
+              Compare only these
+            </Button>
+          </>
+        )}
+      </div>
+      {axes.length < 2 ? (
+        <Empty title="Fewer than two values differ between these runs">
+          <p>Choose axes yourself above.</p>
+        </Empty>
+      ) : (
+        <div class={styles["figure"]}>
+          <Suspense fallback={<Loading />}>
+            <ParallelChart
+              title="runs"
+              axes={axes}
+              keys={runs.map((run) => run.id)}
+              labels={labels}
+              colourBy={byKey.get(view.colourBy) ?? null}
+              hidden={hidden}
+              highlight={highlight}
+              brushes={view.brushes}
+              onBrushes={(brushes) => change({ brushes })}
+              logAxes={new Set(view.logAxes)}
+              onLogAxes={(to) => change({ logAxes: [...to] })}
+              onAxes={(to) => change({ axes: to })}
+              onColourBy={(key) => change({ colourBy: key ?? "" })}
+              onOpen={(id) => navigate(`/runs/${id}`)}
+            />
+          </Suspense>
+        </div>
       )}
     </>
+  );
+}
+
+/** The columns that can be axes, each with a box. */
+function AxesMenu({
+  columns,
+  keys,
+  onChange,
+}: {
+  columns: readonly Column[];
+  keys: readonly string[];
+  onChange: (keys: readonly string[]) => void;
+}) {
+  const [text, setText] = useState("");
+  const matches = compilePattern(text);
+  const found = columns.filter((column) => matches?.(column.key) ?? true);
+  return (
+    <div class={styles["choices"]}>
+      <input
+        type="search"
+        placeholder="regular expression"
+        aria-label="find axes"
+        aria-invalid={matches === null}
+        value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
+      />
+      {found.slice(0, MAX_CHOICES).map((column) => (
+        <label key={column.key}>
+          <input
+            type="checkbox"
+            checked={keys.includes(column.key)}
+            onChange={(event) =>
+              onChange(
+                event.currentTarget.checked
+                  ? [...keys, column.key]
+                  : keys.filter((each) => each !== column.key),
+              )
+            }
+          />
+          <span>{column.key}</span>
+        </label>
+      ))}
+      {found.length > MAX_CHOICES && <p>and {found.length - MAX_CHOICES} more: type a part of the name</p>}
+      <Button onClick={() => onChange([])}>Usual axes</Button>
+    </div>
   );
 }

@@ -2,41 +2,44 @@ import { Link } from "wouter-preact";
 import { CurveSwatch } from "@/charts/curve_swatch";
 import { Empty } from "@/parts/notices";
 import { PhaseBadge } from "@/parts/phase";
-import { differencesFirst, formatValue, isDifferent } from "./columns";
+import { compilePattern } from "@/text/pattern";
+import { type Column, differencesFirst, formatValue, isDifferent } from "./columns";
 import styles from "./compare.module.css";
 import type { CompareParts } from "./compare_parts";
-import { compilePattern } from "./compare_view";
+import { RowFilter } from "./row_filter";
+
+const NONE: readonly Column[] = [];
 
 /** Params, summary, environment and all else of the runs side by side, differences first. */
-export function TableTab({ runs, labels, columns, view, change }: CompareParts) {
+export function TableTab({
+  runs,
+  labels,
+  columns,
+  view,
+  change,
+  sections: only,
+  more = NONE,
+}: CompareParts & {
+  /** The sections that are shown; left out: all. */
+  sections?: readonly string[];
+  /** Rows after those of the runs. */
+  more?: readonly Column[];
+}) {
   const matches = compilePattern(view.rows);
-  const shown = columns.filter(
-    (column) => (matches?.(column.name) ?? true) && (!view.isDifferencesOnly || isDifferent(column)),
+  const shown = [...columns, ...more].filter(
+    (column) =>
+      (only?.includes(column.section) ?? true) &&
+      (matches?.(column.name) ?? true) &&
+      (!view.isDifferencesOnly || isDifferent(column)),
   );
-  const sections = [...new Set(shown.map((column) => column.section))];
+  const sections = only?.filter((section) => shown.some((column) => column.section === section)) ?? [
+    ...new Set(shown.map((column) => column.section)),
+  ];
   return (
     <>
       <div class={styles["bar"]} role="group" aria-label="rows">
-        <label>
-          Rows
-          <input
-            type="search"
-            placeholder="regular expression"
-            value={view.rows}
-            aria-invalid={matches === null}
-            onInput={(event) => change({ rows: event.currentTarget.value })}
-          />
-        </label>
-        <label>
-          <input
-            type="checkbox"
-            checked={view.isDifferencesOnly}
-            onChange={(event) => change({ isDifferencesOnly: event.currentTarget.checked })}
-          />
-          Differences only
-        </label>
+        <RowFilter view={view} change={change} isInvalid={matches === null} />
       </div>
-      {matches === null && <p role="alert">{view.rows} is not a regular expression</p>}
       <div class={styles["table"]} tabIndex={0} role="group" aria-label="values of the runs">
         <table>
           <thead>

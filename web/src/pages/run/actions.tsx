@@ -2,13 +2,15 @@ import { useState } from "preact/hooks";
 import { Menu } from "@base-ui/react/menu";
 import { useLocation } from "wouter-preact";
 import { api, ApiError, data } from "@/api/client";
+import { whyNoChange, whyNoFork, whyNoSubmit } from "@/api/rights";
 import { giveCommand, isFinal, type Checkpoint, type Run } from "@/api/runs";
+import { AgainDialog } from "@/pages/studies/study_actions";
 import { Button } from "@/parts/button";
-import { DeleteDialog, ForkDialog, NoteDialog, PauseDialog, SetDialog, StopDialog } from "./dialogs";
+import { DeleteDialog, NoteDialog, PauseDialog, SetDialog, StopDialog } from "./dialogs";
 import { ErrorNotice } from "@/parts/notices";
 import styles from "./run_page.module.css";
 
-type Dialog = "stop" | "pause" | "set" | "fork" | "delete" | "note";
+type Dialog = "stop" | "pause" | "set" | "again" | "delete" | "note";
 
 /** What can be done to a run in its phase. */
 export function Actions({
@@ -39,8 +41,11 @@ export function Actions({
     }
   };
   const isEnded = isFinal(run);
-  const isLive = !isEnded && !run.offline && run.phase !== "queued" && !run.stop_requested;
-  const isHeld = run.phase === "queued" && run.held_by !== null;
+  const refusal = whyNoChange(run);
+  const forkRefusal = whyNoFork(run);
+  const mayChange = refusal === "";
+  const isLive = mayChange && !isEnded && !run.offline && run.phase !== "queued" && !run.stop_requested;
+  const isHeld = mayChange && run.phase === "queued" && run.held_by !== null;
   const openPort = (port: string) => {
     // opened at once, as a browser opens no window after a wait
     const tab = window.open("about:blank", "_blank");
@@ -64,13 +69,18 @@ export function Actions({
   const props = { run, onClose: close };
   return (
     <div class={styles["actions"]}>
+      {!mayChange && (
+        <span class={styles["quiet"]} title={refusal}>
+          {whyNoSubmit() === "" ? "View only" : "This session may only read"}
+        </span>
+      )}
       {Object.keys((isLive && run.spec.ports) || {}).map((port) => (
         <Button key={port} onClick={() => openPort(port)}>
           Open {port} ↗
         </Button>
       ))}
       {isLive && run.phase === "running" && <Button onClick={() => setOpen("pause")}>Pause</Button>}
-      {(run.phase === "paused" || isHeld) && (
+      {((mayChange && run.phase === "paused") || isHeld) && (
         <Button
           kind="primary"
           onClick={() => attempt(giveCommand(run.id, { kind: "resume", params: {}, release: false }))}
@@ -79,8 +89,14 @@ export function Actions({
         </Button>
       )}
       {isLive && <Button onClick={() => setOpen("set")}>Set a parameter</Button>}
-      <Button onClick={() => setOpen("fork")}>Fork</Button>
-      {!isEnded && !run.stop_requested && (
+      <Button
+        disabled={forkRefusal !== ""}
+        title={forkRefusal}
+        onClick={() => (run.spec.study === null ? navigate(`/new?from=${run.id}`) : setOpen("again"))}
+      >
+        Fork
+      </Button>
+      {mayChange && !isEnded && !run.stop_requested && (
         <Button kind="danger" onClick={() => setOpen("stop")}>
           Stop
         </Button>
@@ -92,23 +108,26 @@ export function Actions({
         <Menu.Portal>
           <Menu.Positioner align="end" sideOffset={4} className={styles["positioner"] ?? ""}>
             <Menu.Popup className={styles["menu"] ?? ""}>
-              <Menu.Item onClick={() => setOpen("note")}>Edit name, note and tags</Menu.Item>
-              {run.phase === "queued" && !isHeld && (
+              {!mayChange && <p class={styles["refusal"]}>{refusal}</p>}
+              {mayChange && <Menu.Item onClick={() => setOpen("note")}>Edit name, note and tags</Menu.Item>}
+              {mayChange && run.phase === "queued" && !isHeld && (
                 <Menu.Item
                   onClick={() => attempt(giveCommand(run.id, { kind: "pause", params: {}, release: false }))}
                 >
                   Hold in the queue
                 </Menu.Item>
               )}
-              <Menu.Item onClick={() => attempt(change(run.starred ? "unstar" : "star"))}>
-                {run.starred ? "Remove the star" : "Star"}
-              </Menu.Item>
-              {isEnded && (
+              {whyNoSubmit() === "" && (
+                <Menu.Item onClick={() => attempt(change(run.starred ? "unstar" : "star"))}>
+                  {run.starred ? "Remove the star" : "Star"}
+                </Menu.Item>
+              )}
+              {mayChange && isEnded && (
                 <Menu.Item onClick={() => attempt(change(run.archived ? "unarchive" : "archive"))}>
                   {run.archived ? "Take out of the archive" : "Archive: leave it out of the table"}
                 </Menu.Item>
               )}
-              <Menu.Item onClick={() => setOpen("delete")}>Delete…</Menu.Item>
+              {mayChange && <Menu.Item onClick={() => setOpen("delete")}>Delete…</Menu.Item>}
             </Menu.Popup>
           </Menu.Positioner>
         </Menu.Portal>
@@ -117,9 +136,7 @@ export function Actions({
       {open === "pause" && <PauseDialog {...props} />}
       {open === "set" && <SetDialog {...props} />}
       {open === "note" && <NoteDialog {...props} />}
-      {open === "fork" && (
-        <ForkDialog {...props} checkpoints={checkpoints} onForked={(name) => navigate(`/runs/${name}`)} />
-      )}
+      {open === "again" && <AgainDialog {...props} onStarted={(name) => navigate(`/studies/${name}`)} />}
       {open === "delete" && (
         <DeleteDialog {...props} checkpoints={checkpoints} onDeleted={() => navigate("/runs")} />
       )}

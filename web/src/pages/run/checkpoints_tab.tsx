@@ -1,12 +1,16 @@
 import { useState } from "preact/hooks";
 import { api, data } from "@/api/client";
-import type { Checkpoint, Run } from "@/api/runs";
+import { whyNoChange } from "@/api/rights";
+import { readManifest, type Checkpoint, type Run } from "@/api/runs";
 import { Button } from "@/parts/button";
 import { Empty, ErrorNotice } from "@/parts/notices";
-import { formatBytes, formatNumber } from "@/text/format";
-import { ActionDialog } from "./action_dialog";
-import { Time } from "./fields";
+import { formatBytes, formatCount, formatNumber } from "@/text/format";
+import { tarParts, type TarEntry } from "@/text/tar";
+import { ActionDialog } from "@/parts/action_dialog";
+import { saveFile, Time } from "./fields";
 import styles from "./run_page.module.css";
+
+const MAX_DOWNLOAD_BYTES = 1 << 30;
 
 /** The checkpoints of a run by step, newest first. */
 export function CheckpointsTab({
@@ -37,16 +41,19 @@ export function CheckpointsTab({
       .then(reload)
       .catch(setError);
   };
+  const refusal = whyNoChange(run);
+  const change = { disabled: refusal !== "", title: refusal };
   const ofStep = checkpoints.filter((each) => each.step === deleted);
   return (
     <>
       {error !== null && <ErrorNotice error={error} />}
       <p class={styles["quiet"]}>
-        {checkpoints.length} {checkpoints.length === 1 ? "checkpoint" : "checkpoints"}, {formatBytes(total)};
-        parts that they share are stored once
+        {formatCount(checkpoints.length, "checkpoint")}, {formatBytes(total)}; parts that they share are
+        stored once. The step is the number of completed iterations, unless the script names one: 10 follows
+        the step 9 of a curve.
       </p>
       <div class={styles["scroll"]} tabIndex={0}>
-        <table class={styles["table"]}>
+        <table class={`${styles["table"]} ${styles["cards"]}`}>
           <thead>
             <tr>
               <th>Step</th>
@@ -54,7 +61,9 @@ export function CheckpointsTab({
               <th>Saved</th>
               <th>Metrics</th>
               <th>Kept</th>
-              <th aria-label="actions" />
+              <th>
+                <span class={styles["spoken"]}>Actions</span>
+              </th>
             </tr>
           </thead>
           <tbody>
@@ -78,7 +87,7 @@ export function CheckpointsTab({
                 </td>
                 <td>
                   <label>
-                    <input type="checkbox" checked={each.kept} onChange={() => keep(each)} />{" "}
+                    <input type="checkbox" checked={each.kept} {...change} onChange={() => keep(each)} />{" "}
                     {each.kept ? "kept" : "keep"}
                   </label>
                   {each.kept_for && each.kept_for.length > 0 && (
@@ -86,7 +95,8 @@ export function CheckpointsTab({
                   )}
                 </td>
                 <td>
-                  <Button kind="quiet" onClick={() => setDeleted(each.step)}>
+                  <Download run={run} checkpoint={each} onError={setError} />
+                  <Button {...change} kind="quiet" onClick={() => setDeleted(each.step)}>
                     Delete…
                   </Button>
                 </td>
@@ -119,5 +129,55 @@ export function CheckpointsTab({
         </ActionDialog>
       )}
     </>
+  );
+}
+
+/** Saves the file of a checkpoint, or its files as one archive. */
+function Download({
+  run,
+  checkpoint,
+  onError,
+}: {
+  run: Run;
+  checkpoint: Checkpoint;
+  onError: (error: unknown) => void;
+}) {
+  const [isBusy, setBusy] = useState(false);
+  if (checkpoint.size_bytes > MAX_DOWNLOAD_BYTES) {
+    return (
+      <code>
+        hop pull {run.name}@{checkpoint.step}
+      </code>
+    );
+  }
+  const save = async () => {
+    const files = await readManifest(checkpoint.manifest);
+    const only = files.length === 1 ? files[0] : undefined;
+    if (only) {
+      saveFile(only.path.split("/").at(-1) ?? only.path, await only.read());
+      return;
+    }
+    const folder = `${run.name.split("/").slice(1).join("-")}-step-${checkpoint.step}`;
+    const entries: TarEntry[] = [];
+    for (const file of files) {
+      entries.push({ path: `${folder}/${file.path}`, bytes: await file.read() });
+    }
+    saveFile(`${folder}.tar`, tarParts(entries, Date.parse(checkpoint.created_at) / 1000));
+  };
+  return (
+    <Button
+      kind="quiet"
+      disabled={isBusy || checkpoint.damaged}
+      aria-label={`download the checkpoint of step ${checkpoint.step}`}
+      onClick={() => {
+        onError(null);
+        setBusy(true);
+        save()
+          .catch(onError)
+          .finally(() => setBusy(false));
+      }}
+    >
+      {isBusy ? "Downloading…" : "Download"}
+    </Button>
   );
 }

@@ -5,9 +5,16 @@ import { usePolled } from "@/api/polling";
 import { allPages, isFinal, type Checkpoint, type Command, type Run } from "@/api/runs";
 import { CurveChart } from "@/charts/curve_chart";
 import type { Range } from "@/charts/curve_series";
+import { PairForm } from "@/charts/pair_form";
+import { moves, Panel } from "@/charts/panel";
+import { drop, type MetricPair, move, pairName, toPairs } from "@/charts/panels";
+import { seriesKey, useSeries } from "@/charts/series_data";
 import { Empty, ErrorNotice, Loading } from "@/parts/notices";
+import { SavedViews } from "@/parts/saved_views";
+import { compilePattern } from "@/text/pattern";
 import { formatBytes } from "@/text/format";
 import { curveOf, marksOf, systemCharts, type XAxis } from "./curve_data";
+import { applyLayout, layoutOf } from "./curve_layout";
 import { Section } from "./fields";
 import styles from "./run_page.module.css";
 
@@ -26,21 +33,25 @@ export function CurvesTab({
   checkpoints: readonly Checkpoint[];
 }) {
   const [search, setSearch] = useSearchParams();
-  const [filter, setFilter] = useState("");
   const [range, setRange] = useState<Range | null>(null);
   const axis = (Object.keys(AXES) as XAxis[]).find((each) => each === search.get("x")) ?? "step";
   const smoothing = Math.min(0.99, Math.max(0, Number(search.get("smoothing") ?? 0) || 0));
   const isLogY = search.get("log") === "y";
-  const set = (name: string, value: string) => {
+  const filter = search.get("metrics") ?? "";
+  const pins = [...new Set(search.getAll("pin"))];
+  const pairs = toPairs(search.getAll("panel"));
+  const set = (name: string, ...values: readonly string[]) => {
     setSearch(
       (old) => {
         const next = new URLSearchParams(old);
-        next.set(name, value);
+        next.delete(name);
+        values.filter((value) => value !== "").forEach((value) => next.append(name, value));
         return next;
       },
       { replace: true },
     );
   };
+  const arrange = (to: readonly string[]) => set("panel", ...to);
   const interval = () => (isFinal(run) ? null : POLL_MS);
   const metrics = usePolled(
     `metrics ${run.id} ${isFinal(run)}`,
@@ -87,17 +98,34 @@ export function CurvesTab({
   if (metrics.data === null) {
     return metrics.error === null ? <Loading /> : <ErrorNotice error={metrics.error} />;
   }
-  const names = Object.keys(all).filter((name) => name.toLowerCase().includes(filter.toLowerCase()));
+  const matches = compilePattern(filter);
+  const known = Object.keys(all);
+  const names = [
+    ...pins.filter((name) => name in all),
+    ...known.filter((name) => !pins.includes(name)),
+  ].filter(matches ?? (() => true));
+  const pairNames = pairs.map(pairName);
   const timeAxis = axis === "time" ? "time" : "elapsed";
   return (
     <>
+      <SavedViews
+        page="run"
+        usual="All metrics"
+        search={layoutOf(search)}
+        normalise={(layout) => layoutOf(new URLSearchParams(layout))}
+        onChange={(layout) => {
+          setRange(null);
+          setSearch((old) => applyLayout(old, layout), { replace: true });
+        }}
+      />
       <div class={styles["tools"]}>
         <input
           type="search"
-          placeholder="Filter metrics"
+          placeholder="regular expression"
           aria-label="filter metrics"
           value={filter}
-          onInput={(event) => setFilter(event.currentTarget.value)}
+          aria-invalid={matches === null}
+          onInput={(event) => set("metrics", event.currentTarget.value)}
         />
         <label>
           By{" "}
@@ -133,14 +161,36 @@ export function CurvesTab({
       {Object.keys(all).length === 0 && (
         <Empty title="No metrics yet" command="hop.log(loss=loss, step=step)" />
       )}
+      {matches === null && <p role="alert">{filter} is not a regular expression</p>}
       <div class={styles["charts"]}>
+        {pairs.map((pair, index) => (
+          <Panel
+            key={pairNames[index]}
+            name={pairName(pair)}
+            kind="pair"
+            onMove={moves(pairNames, pairName(pair), (by) => arrange(move(pairNames, pairName(pair), by)))}
+            onDrop={(other) => arrange(drop(pairNames, other, pairName(pair)))}
+            onRemove={() => arrange(pairNames.filter((name) => name !== pairName(pair)))}
+          >
+            <PairChart run={run} pair={pair} smoothing={smoothing} isLogY={isLogY} />
+          </Panel>
+        ))}
         {names.map((name) => {
           const series = all[name];
           return series === undefined ? null : (
-            <section key={name} class={styles["chart"]} aria-label={name}>
-              <h3>
-                <bdi>{name}</bdi>
-              </h3>
+            <Panel
+              key={name}
+              name={name}
+              kind="metric"
+              isPinned={pins.includes(name)}
+              onPin={() =>
+                set("pin", ...(pins.includes(name) ? pins.filter((pin) => pin !== name) : [...pins, name]))
+              }
+              onMove={
+                pins.includes(name) ? moves(pins, name, (by) => set("pin", ...move(pins, name, by))) : null
+              }
+              onDrop={(other) => set("pin", ...drop(pins, other, name))}
+            >
               <CurveChart
                 title={name}
                 series={[curveOf(name, series, axis, start, marks)]}
@@ -153,10 +203,16 @@ export function CurvesTab({
                 onRange={setRange}
                 cursorKey={`run ${axis}`}
               />
-            </section>
+            </Panel>
           );
         })}
       </div>
+      {known.length > 1 && (
+        <PairForm
+          metrics={known.toSorted()}
+          onAdd={(pair) => arrange([...pairNames.filter((name) => name !== pairName(pair)), pairName(pair)])}
+        />
+      )}
       {charts.length > 0 && (
         <Section title="System">
           <div class={styles["charts"]}>
@@ -179,5 +235,49 @@ export function CurvesTab({
         </Section>
       )}
     </>
+  );
+}
+
+/** A metric of the run over another, with a zoom of its own. */
+function PairChart({
+  run,
+  pair,
+  smoothing,
+  isLogY,
+}: {
+  run: Run;
+  pair: MetricPair;
+  smoothing: number;
+  isLogY: boolean;
+}) {
+  const [range, setRange] = useState<Range | null>(null);
+  const found = useSeries({
+    runs: [run.id],
+    names: [pair.y],
+    x: `metrics.${pair.x}`,
+    range,
+    isLive: !isFinal(run),
+  });
+  const series = found.series.get(seriesKey(run.id, pair.y));
+  const curves = useMemo(
+    () => (series ? [{ ...series, key: pair.y, label: pair.y, colour: 0 }] : []),
+    [series, pair.y],
+  );
+  if (found.error !== null && curves.length === 0) {
+    return <ErrorNotice error={found.error} />;
+  }
+  return (
+    <CurveChart
+      title={pair.y}
+      series={curves}
+      xKind="metric"
+      xLabel={pair.x}
+      smoothing={smoothing}
+      isLogY={isLogY}
+      hasLegend={false}
+      hasValues={false}
+      range={range}
+      onRange={setRange}
+    />
   );
 }

@@ -3,10 +3,10 @@ import { useState } from "preact/hooks";
 import { api, data } from "@/api/client";
 import { usePolled } from "@/api/polling";
 import { giveCommand, isFinal, type Checkpoint, type Run } from "@/api/runs";
-import { formatBytes } from "@/text/format";
+import { formatBytes, formatCount } from "@/text/format";
 import { parseParam } from "@/text/shell";
-import { ActionDialog } from "./action_dialog";
-import dialog from "./action_dialog.module.css";
+import { ActionDialog } from "@/parts/action_dialog";
+import dialog from "@/parts/action_dialog.module.css";
 
 interface Props {
   run: Run;
@@ -127,76 +127,6 @@ export function SetDialog({ run, onClose }: Props) {
   );
 }
 
-export function ForkDialog({
-  run,
-  onClose,
-  checkpoints,
-  onForked,
-}: Props & { checkpoints: readonly Checkpoint[]; onForked: (name: string) => void }) {
-  const names = Object.keys(run.params).sort();
-  const [texts, setTexts] = useState<Record<string, string>>({});
-  const [checkpoint, setCheckpoint] = useState("");
-  const [label, setLabel] = useState("");
-  const steps = [...new Set(checkpoints.filter((each) => !each.damaged).map((each) => each.step))].reverse();
-  return (
-    <ActionDialog
-      title={`Fork ${run.name}`}
-      confirm="Start the fork"
-      onClose={onClose}
-      onConfirm={async () => {
-        const changed = Object.entries(texts).filter(([name, text]) => text !== String(run.params[name]));
-        const fork = await data(
-          api.POST("/api/v1/runs/{id}/fork", {
-            params: { path: { id: run.id }, query: { plan: 1 } },
-            body: {
-              params: Object.fromEntries(
-                changed.map(([name, text]) => [name, parseParam(text, run.params[name])]),
-              ),
-              checkpoint: checkpoint === "" ? null : Number(checkpoint),
-              ...(label !== "" && { label }),
-            },
-          }),
-        );
-        onForked(fork.name);
-      }}
-    >
-      <p>A new run with the same code, data versions and environment, and with the changes below.</p>
-      {names.length > 0 && (
-        <div class={dialog["params"]}>
-          {names.map((name) => (
-            <label key={name}>
-              <span>{name}</span>
-              <input
-                value={texts[name] ?? String(run.params[name])}
-                onInput={(event) => setTexts({ ...texts, [name]: event.currentTarget.value })}
-              />
-            </label>
-          ))}
-        </div>
-      )}
-      <label>
-        Start from
-        <select value={checkpoint} onChange={(event) => setCheckpoint(event.currentTarget.value)}>
-          <option value="">the beginning</option>
-          {steps.map((step) => (
-            <option key={step} value={step}>
-              the checkpoint of step {step}
-            </option>
-          ))}
-        </select>
-      </label>
-      <label>
-        Name
-        <input
-          value={label}
-          placeholder={run.spec.label || "none"}
-          onInput={(event) => setLabel(event.currentTarget.value)}
-        />
-      </label>
-    </ActionDialog>
-  );
-}
-
 export function DeleteDialog({
   run,
   onClose,
@@ -231,9 +161,8 @@ export function DeleteDialog({
     >
       <p>
         {isFinal(run) ? "" : "The run is stopped first. "}
-        Its log, metrics, media and files go, with {checkpoints.length}{" "}
-        {checkpoints.length === 1 ? "checkpoint" : "checkpoints"}
-        {trials > 0 ? ` and its ${trials} trials` : ""}. This cannot be undone.
+        Its log, metrics, media and files go, with {formatCount(checkpoints.length, "checkpoint")}
+        {trials > 0 ? ` and its ${formatCount(trials, "trial")}` : ""}. This cannot be undone.
       </p>
       <p>
         {freed === undefined ? (

@@ -1,7 +1,8 @@
 import { api, data, type Schemas } from "@/api/client";
 import { usePolled } from "@/api/polling";
-import { allPages, isFinal, type Command, type Run } from "@/api/runs";
+import { allPages, isFinal, isOfRun, type Command, type Run } from "@/api/runs";
 import { Empty, ErrorNotice, Loading } from "@/parts/notices";
+import { eventWords } from "./event_words";
 import { Time } from "./fields";
 import { paramText } from "./run_text";
 import styles from "./run_page.module.css";
@@ -30,6 +31,7 @@ export function EventsTab({ run, commands }: { run: Run; commands: readonly Comm
         ),
       ),
     () => (isFinal(run) ? null : POLL_MS),
+    { isAffected: (event) => isOfRun(event, run.id, ["alert", "event", "attempt"]), intervalMs: () => null },
   );
   if (events.data === null) {
     return events.error === null ? <Loading /> : <ErrorNotice error={events.error} />;
@@ -87,7 +89,7 @@ function toRows(run: Run, events: readonly Schemas["RunEvent"][], commands: read
       .map((event, index) => ({
         key: `event ${index}`,
         at: event.at,
-        kind: event.kind,
+        kind: eventWords(event.kind),
         user: "",
         step: null,
         detail: event.detail,
@@ -95,7 +97,7 @@ function toRows(run: Run, events: readonly Schemas["RunEvent"][], commands: read
     ...commands.map((command) => ({
       key: `command ${command.number}`,
       at: command.answered_at ?? command.created_at,
-      kind: command.state === "applied" ? command.kind : `${command.kind} (${command.state})`,
+      kind: command.state === "applied" ? eventWords(command.kind) : `${command.kind} (${command.state})`,
       user: command.user,
       step: command.step,
       detail: commandDetail(command),

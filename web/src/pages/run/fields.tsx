@@ -4,6 +4,9 @@ import { useState } from "preact/hooks";
 import { Button } from "@/parts/button";
 import styles from "./run_page.module.css";
 
+export { saveFile } from "@/parts/save_file";
+export { Time } from "@/parts/time";
+
 /** A labelled value. */
 export function Field({ label, children }: { label: string; children: ComponentChildren }) {
   return (
@@ -36,12 +39,20 @@ export function Section({
 }
 
 /** Copies a text. Tells that it did. */
-export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
+export function CopyButton({
+  text,
+  label = "Copy",
+  name = `copy ${text}`,
+}: {
+  text: string;
+  label?: string;
+  name?: string; // for screen readers
+}) {
   const [isCopied, setCopied] = useState(false);
   return (
     <Button
       kind="quiet"
-      aria-label={`copy ${text}`}
+      aria-label={name}
       onClick={() => {
         void copyText(text).then(() => {
           setCopied(true);
@@ -67,29 +78,4 @@ async function copyText(text: string): Promise<void> {
   // eslint-disable-next-line @typescript-eslint/no-deprecated -- nothing else copies on plain http
   document.execCommand("copy");
   area.remove();
-}
-
-/** Offers bytes as a file to keep. The browser never opens them as a page. */
-export function saveFile(name: string, bytes: Uint8Array<ArrayBuffer>): void {
-  const address = URL.createObjectURL(new Blob([bytes], { type: "application/octet-stream" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
-}
-
-const pad = (value: number) => String(value).padStart(2, "0");
-
-/** A time of this machine's zone; the exact one is its title. */
-export function Time({ at }: { at: string | number }) {
-  const date = new Date(at);
-  const isToday = date.toDateString() === new Date().toDateString();
-  const clock = `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
-  const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
-  return (
-    <time dateTime={date.toISOString()} title={date.toISOString()} class={styles["time"]}>
-      {isToday ? clock : `${day} ${clock}`}
-    </time>
-  );
 }

@@ -4,10 +4,12 @@ import { usePolled } from "@/api/polling";
 import { isFinal, listWorkFiles, readManifest, type Run, type TreeFile } from "@/api/runs";
 import { Button } from "@/parts/button";
 import { Empty, ErrorNotice, Loading } from "@/parts/notices";
-import { buildTree, visibleRows, type FileNode } from "@/text/file_tree";
-import { formatBytes } from "@/text/format";
+import { buildTree, parentsOf, visibleRows, type FileNode } from "@/text/file_tree";
+import { formatBytes, formatCount } from "@/text/format";
+import { shownName } from "@/text/shown_name";
 import { saveFile } from "./fields";
-import { FilePreview } from "./file_preview";
+import { FilePreview } from "@/parts/file_preview";
+import { Name } from "@/parts/name";
 import styles from "./files_tab.module.css";
 
 const MAX_DOWNLOAD_BYTES = 1 << 30;
@@ -58,6 +60,7 @@ export function FilesTab({ run }: { run: Run }) {
                 const next = new URLSearchParams(old);
                 next.set("files", each.key);
                 next.delete("file");
+                next.delete("line");
                 return next;
               })
             }
@@ -73,7 +76,8 @@ export function FilesTab({ run }: { run: Run }) {
 
 function Tree({ run, place }: { run: Run; place: Place }) {
   const [search, setSearch] = useSearchParams();
-  const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
+  // the folders of the file that the address names
+  const [open, setOpen] = useState<ReadonlySet<string>>(() => new Set(parentsOf(search.get("file") ?? "")));
   const { data: files, error } = usePolled(`files ${run.id} ${place.key} ${run.artifact}`, place.load, () =>
     place.key === "live" ? POLL_MS : null,
   );
@@ -99,6 +103,7 @@ function Tree({ run, place }: { run: Run; place: Place }) {
     setSearch((old) => {
       const next = new URLSearchParams(old);
       next.set("file", node.path);
+      next.delete("line");
       return next;
     });
   };
@@ -106,7 +111,7 @@ function Tree({ run, place }: { run: Run; place: Place }) {
     <div class={styles["files"]}>
       <div class={styles["tree"]}>
         <p class={styles["quiet"]}>
-          {root.count} files, {formatBytes(root.sizeBytes)}
+          {formatCount(root.count, "file")}, {formatBytes(root.sizeBytes)}
         </p>
         <ul>
           {rows.slice(0, MAX_ROWS).map(({ node, depth }) => (
@@ -120,7 +125,7 @@ function Tree({ run, place }: { run: Run; place: Place }) {
               >
                 <span class={styles["name"]}>
                   {node.file ? "" : open.has(node.path) ? "▾ " : "▸ "}
-                  <bdi>{node.name}</bdi>
+                  <Name text={node.name} />
                 </span>
                 <span class={styles["size"]}>{formatBytes(node.sizeBytes)}</span>
               </button>
@@ -134,7 +139,7 @@ function Tree({ run, place }: { run: Run; place: Place }) {
           <>
             <header>
               <h2>
-                <bdi>{chosen.path}</bdi>
+                <Name text={chosen.path} />
               </h2>
               <span class={styles["quiet"]}>{formatBytes(chosen.sizeBytes)}</span>
               <DownloadButton run={run} file={chosen} />
@@ -142,7 +147,10 @@ function Tree({ run, place }: { run: Run; place: Place }) {
             <FilePreview key={`${place.key} ${chosen.path}`} file={chosen} />
           </>
         ) : (
-          <Empty title="Choose a file to look at it" command={`hop pull ${run.name}`} />
+          <Empty
+            title={path === null ? "Choose a file to look at it" : `There is no file ${shownName(path)} here`}
+            command={`hop pull ${run.name}`}
+          />
         )}
       </div>
     </div>

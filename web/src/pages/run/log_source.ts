@@ -1,6 +1,6 @@
 /** Where the log page takes its lines from: all ranks merged, or one stream by ranges of bytes. */
 import { signal, type Signal } from "@preact/signals";
-import { ApiError } from "@/api/client";
+import { ApiError, isTemporary } from "@/api/client";
 import { followOutput, listOutputStreams, readRaw, type StreamKey } from "@/api/runs";
 import { MAX_LINE } from "@/text/ansi";
 import { LineIndex, MergedLines } from "@/text/log_lines";
@@ -16,6 +16,8 @@ export interface LogSource {
   version: Signal<number>;
   /** A sentence about what is left out; "" for nothing. */
   notice: Signal<string>;
+  /** The only stream with output, if a part of it is left out. */
+  only: Signal<StreamKey | null>;
   /** undefined: still reading. */
   progress: Signal<{ read: number; total: number } | null>;
   error: Signal<unknown>;
@@ -34,9 +36,20 @@ const BATCH = 20_000; // lines
 
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Whether to try again: the server is away or restarts. */
-function isTemporary(error: unknown): boolean {
-  return !(error instanceof ApiError) || error.status === 0 || error.status >= 500;
+/** Waits until the page is visible, or the signal aborts. */
+async function untilVisible(signal: AbortSignal): Promise<void> {
+  while (document.hidden && !signal.aborted) {
+    await new Promise<void>((resolve) => {
+      const once = { once: true };
+      document.addEventListener("visibilitychange", () => resolve(), once);
+      signal.addEventListener("abort", () => resolve(), once);
+    });
+  }
+}
+
+/** Whether to try again. The connection of a followed log breaks with an error of the browser. */
+function isRepeated(error: unknown): boolean {
+  return !(error instanceof ApiError) || isTemporary(error);
 }
 
 /** All streams in the order of arrival: the end of each, and then all that comes. */
@@ -45,8 +58,17 @@ export function openMerged(id: string): LogSource {
   let cursors: Record<string, number> | null = null;
   const abort = new AbortController();
   const isClosed = () => abort.signal.aborted;
+  // a tab in sight holds a connection; a hidden one gives it back, since a browser has few for a server
+  let connection = new AbortController();
+  const onVisibility = () => {
+    if (document.hidden) {
+      connection.abort();
+    }
+  };
+  document.addEventListener("visibilitychange", onVisibility);
   const version = signal(0);
   const notice = signal("");
+  const only = signal<StreamKey | null>(null);
   const error = signal<unknown>(null);
   const progress = signal<{ read: number; total: number } | null>(null);
   const begin = async () => {
@@ -55,8 +77,12 @@ export function openMerged(id: string): LogSource {
     const all = await listOutputStreams(id);
     const found: Record<string, number> = {};
     const last = all.slice(-MAX_STREAMS);
+    const withOutput: StreamKey[] = [];
     for (const key of last) {
       const { length } = await readRaw(id, key, 0, 0);
+      if (length > 0) {
+        withOutput.push(key);
+      }
       const from = Math.max(0, length - TAIL_BYTES);
       found[`${key.attempt}:${key.rank}:${key.stream}`] = from;
       if (from > 0) {
@@ -69,11 +95,14 @@ export function openMerged(id: string): LogSource {
         found[`${key.attempt}:${key.rank}:${key.stream}`] = Number.MAX_SAFE_INTEGER;
       }
     }
+    only.value = notice.value !== "" && withOutput.length === 1 ? (withOutput[0] ?? null) : null;
     return found;
   };
   const follow = async () => {
     while (!isClosed()) {
       try {
+        await untilVisible(abort.signal);
+        connection = new AbortController();
         cursors ??= await begin();
         const positions = cursors;
         const isEnd = await followOutput(
@@ -83,9 +112,10 @@ export function openMerged(id: string): LogSource {
             const { attempt = "", rank = 0, stream = "", offset = 0 } = frame;
             positions[`${attempt}:${rank}:${stream}`] = offset + bytes.length;
             merged.append(`${rank} ${stream}`, bytes);
+            error.value = null;
             version.value += 1;
           },
-          abort.signal,
+          AbortSignal.any([abort.signal, connection.signal]),
         );
         error.value = null;
         if (isEnd) {
@@ -96,8 +126,11 @@ export function openMerged(id: string): LogSource {
         if (isClosed()) {
           return;
         }
+        if (connection.signal.aborted) {
+          continue;
+        }
         error.value = failure;
-        if (!isTemporary(failure)) {
+        if (!isRepeated(failure)) {
           return;
         }
       }
@@ -111,6 +144,7 @@ export function openMerged(id: string): LogSource {
   return {
     version,
     notice,
+    only,
     progress,
     error,
     count: () => merged.lines.length,
@@ -122,7 +156,10 @@ export function openMerged(id: string): LogSource {
         await pause(0);
       }
     },
-    close: () => abort.abort(),
+    close: () => {
+      document.removeEventListener("visibilitychange", onVisibility);
+      abort.abort();
+    },
   };
 }
 
@@ -172,7 +209,7 @@ export function openStream(id: string, key: StreamKey, isLive: () => boolean): L
         }
       } catch (failure) {
         error.value = failure;
-        if (!isTemporary(failure)) {
+        if (!isRepeated(failure)) {
           return;
         }
         await pause(RETRY_MS);
@@ -234,6 +271,7 @@ export function openStream(id: string, key: StreamKey, isLive: () => boolean): L
   return {
     version,
     notice: signal(""),
+    only: signal(null),
     progress,
     error,
     count: () => index.count,

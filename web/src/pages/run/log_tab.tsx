@@ -8,6 +8,8 @@ import { Empty, ErrorNotice, Loading } from "@/parts/notices";
 import { plainText } from "@/text/ansi";
 import { formatBytes } from "@/text/format";
 import { isErrorLine } from "@/text/log_lines";
+import { mayNamePlace } from "@/text/traceback";
+import { useCodeFiles } from "./code_files";
 import { Line } from "./log_line";
 import { openMerged, openStream, type LogSource } from "./log_source";
 import styles from "./log_tab.module.css";
@@ -30,6 +32,13 @@ export function LogTab({ run }: { run: Run }) {
   const live = useRef(true);
   live.current = !isFinal(run);
   const [source, setSource] = useState<LogSource | null>(null);
+  // of an ended run with one long stream, all of it is shown
+  const only = isFinal(run) && key === null ? (source?.only.value ?? null) : null;
+  useEffect(() => {
+    if (only !== null) {
+      choose(textOf(only));
+    }
+  }, [only]);
   useEffect(() => {
     const opened = key ? openStream(run.id, key, () => live.current) : openMerged(run.id);
     setSource(opened);
@@ -122,7 +131,7 @@ function LogView({
   download: StreamKey | null;
 }) {
   const scroller = useRef<HTMLDivElement>(null);
-  const scrolledTo = useRef(0);
+  const scrolledTo = useRef({ top: 0, height: 0 });
   const [wraps, setWraps] = useState(false);
   const [follows, setFollows] = useState(true); // of an ended run, its end is shown first
   const [pageNumber, setPage] = useState<number | null>(null); // null: the last one
@@ -152,6 +161,10 @@ function LogView({
   useEffect(() => rows.measure(), [wraps]);
 
   const find = useMemo(() => toTest(query), [query]);
+  const namesPlace = rows
+    .getVirtualItems()
+    .some((item) => mayNamePlace(plainText(source?.line(first + item.index)?.text ?? "")));
+  const files = useCodeFiles(run, namesPlace);
   const goTo = (line: number) => {
     setFollows(false);
     setCurrent(line);
@@ -169,6 +182,7 @@ function LogView({
     }
     return found;
   };
+  const isPartial = (source?.notice.value ?? "") !== "";
   const run_search = async (backwards: boolean) => {
     if (!find) {
       return;
@@ -177,7 +191,7 @@ function LogView({
     const found = await scan(find.test, MAX_MATCHES);
     setMatches(found);
     if (found.length === 0) {
-      setStatus("no match");
+      setStatus(isPartial ? "no match in what is shown" : "no match");
       return;
     }
     const from = current ?? -1;
@@ -191,7 +205,7 @@ function LogView({
   const jumpToError = async () => {
     setStatus("searching…");
     const [line] = await scan(isErrorLine, 1);
-    setStatus(line === undefined ? "no error in it" : "");
+    setStatus(line !== undefined ? "" : isPartial ? "no error in what is shown" : "no error in it");
     if (line !== undefined) {
       goTo(line);
     }
@@ -290,11 +304,12 @@ function LogView({
           role="log"
           aria-live="off"
           onScroll={(event) => {
-            const { scrollTop } = event.currentTarget;
-            if (scrollTop < scrolledTo.current - ROW) {
-              setFollows(false); // upwards only people scroll
+            const { scrollTop: top, scrollHeight: height } = event.currentTarget;
+            // upwards only people scroll, except where the next page begins, which is shorter at first
+            if (top < scrolledTo.current.top - ROW && height >= scrolledTo.current.height) {
+              setFollows(false);
             }
-            scrolledTo.current = scrollTop;
+            scrolledTo.current = { top, height };
           }}
         >
           <div class={styles["space"]} style={{ height: `${rows.getTotalSize()}px` }}>
@@ -311,6 +326,8 @@ function LogView({
                   line={source.line(first + item.index)}
                   mark={find?.mark ?? null}
                   isCurrent={first + item.index === current}
+                  run={run.id}
+                  files={files}
                 />
               </div>
             ))}

@@ -1,11 +1,14 @@
+import { useMemo } from "preact/hooks";
 import { api, data } from "@/api/client";
 import { usePolled } from "@/api/polling";
 import type { MediaItem, Run } from "@/api/runs";
 import { ErrorNotice, Loading } from "@/parts/notices";
-import { formatNumber } from "@/text/format";
+import { TablePreview } from "@/parts/table_preview";
+import { formatCount, formatNumber } from "@/text/format";
+import { savedName } from "@/text/shown_name";
 import styles from "./media_tab.module.css";
 
-const MAX_TABLE_ROWS = 200;
+const NONE: readonly unknown[] = [];
 const PICTURES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 
 /** One item as what it is: a picture, a player, bars, a table, or text. */
@@ -16,7 +19,7 @@ export function MediaContent({ run, item }: { run: Run; item: MediaItem }) {
     return (
       <img
         src={address}
-        alt={item.caption || `${item.name}, step ${item.step}`}
+        alt={`${item.name}${item.caption === "" ? "" : `: ${item.caption}`}, step ${item.step}`}
         loading="lazy"
         {...(width && height ? { width, height } : {})}
         class={(width ?? 100) < 64 ? styles["small"] : undefined}
@@ -33,7 +36,7 @@ export function MediaContent({ run, item }: { run: Run; item: MediaItem }) {
     return <Text run={run} item={item} kind={item.kind} />;
   }
   return (
-    <a href={address} download={`${item.name.replaceAll("/", "-")}-${item.step}`}>
+    <a href={address} download={savedName(`${item.name.replaceAll("/", "-")}-${item.step}`)}>
       Download
     </a>
   );
@@ -51,14 +54,18 @@ function Text({ run, item, kind }: { run: Run; item: MediaItem; kind: "histogram
       ),
     () => null,
   );
+  const content = useMemo(() => (kind === "text" || text === null ? {} : parseJson(text)), [kind, text]);
   if (text === null) {
     return error === null ? <Loading rows={2} /> : <ErrorNotice error={error} />;
   }
   if (kind === "text") {
     return <pre tabIndex={0}>{text}</pre>;
   }
-  const content = parseJson(text);
-  return kind === "table" ? <Table content={content} /> : <Histogram content={content} name={item.name} />;
+  return kind === "table" ? (
+    <Table content={content} label={`${item.name}, step ${item.step}`} />
+  ) : (
+    <Histogram content={content} name={item.name} />
+  );
 }
 
 function parseJson(text: string): Record<string, unknown> {
@@ -69,39 +76,10 @@ function parseJson(text: string): Record<string, unknown> {
   }
 }
 
-function Table({ content }: { content: Record<string, unknown> }) {
-  const columns = Array.isArray(content["columns"]) ? (content["columns"] as unknown[]) : [];
-  const rows = Array.isArray(content["rows"]) ? (content["rows"] as unknown[][]) : [];
-  return (
-    <div class={styles["table"]} tabIndex={0}>
-      <table>
-        <thead>
-          <tr>
-            {columns.map((column, index) => (
-              <th key={index}>{cellText(column)}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {rows.slice(0, MAX_TABLE_ROWS).map((row, number) => (
-            <tr key={number}>
-              {row.map((cell, index) => (
-                <td key={index}>{cellText(cell)}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      {rows.length > MAX_TABLE_ROWS && <p>and {rows.length - MAX_TABLE_ROWS} more rows</p>}
-    </div>
-  );
-}
-
-function cellText(cell: unknown): string {
-  if (typeof cell === "number") {
-    return formatNumber(cell);
-  }
-  return typeof cell === "string" ? cell : cell === null ? "" : JSON.stringify(cell);
+function Table({ content, label }: { content: Record<string, unknown>; label: string }) {
+  const columns = Array.isArray(content["columns"]) ? (content["columns"] as unknown[]) : NONE;
+  const rows = Array.isArray(content["rows"]) ? (content["rows"] as unknown[][]) : NONE;
+  return <TablePreview label={label} header={columns} rows={rows as unknown[][]} isCompact />;
 }
 
 const WIDTH = 320;
@@ -126,7 +104,7 @@ function Histogram({ content, name }: { content: Record<string, unknown>; name: 
         viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
         role="img"
         preserveAspectRatio="none"
-        aria-label={`${name}: ${total} values from ${formatNumber(low)} to ${formatNumber(high)}`}
+        aria-label={`${name}: ${formatCount(total, "value")} from ${formatNumber(low)} to ${formatNumber(high)}`}
       >
         {densities.map((density, index) => {
           const begin = x(edges[index] ?? 0);
@@ -144,7 +122,7 @@ function Histogram({ content, name }: { content: Record<string, unknown>; name: 
       </svg>
       <div>
         <span>{formatNumber(low)}</span>
-        <span>{total} values</span>
+        <span>{formatCount(total, "value")}</span>
         <span>{formatNumber(high)}</span>
       </div>
     </div>

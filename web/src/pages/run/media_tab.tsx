@@ -1,9 +1,13 @@
 import { useMemo, useState } from "preact/hooks";
-import { api, data, type Schemas } from "@/api/client";
+import { useSearchParams } from "wouter-preact";
 import { usePolled } from "@/api/polling";
-import { allPages, isFinal, type MediaItem, type Run } from "@/api/runs";
+import { isFinal, listMedia, type MediaItem, type Run } from "@/api/runs";
+import { Button } from "@/parts/button";
+import { Name } from "@/parts/name";
 import { Empty, ErrorNotice, Loading } from "@/parts/notices";
+import { compilePattern } from "@/text/pattern";
 import { MediaContent } from "./media_content";
+import { MediaList } from "./media_list";
 import styles from "./media_tab.module.css";
 
 const POLL_MS = 4000;
@@ -11,44 +15,66 @@ const MAX_SHOWN = 64; // items of a name at one step
 
 /** The media of a run: a card for each name, with a slider over its steps. */
 export function MediaTab({ run }: { run: Run }) {
+  const [search, setSearch] = useSearchParams();
   const [filter, setFilter] = useState("");
-  const { data: pages, error } = usePolled(
+  const isList = search.get("view") === "list";
+  const set = (name: string, value: string) =>
+    setSearch(
+      (old) => {
+        const next = new URLSearchParams(old);
+        next.delete(name);
+        if (value !== "") {
+          next.set(name, value);
+        }
+        return next;
+      },
+      { replace: true },
+    );
+  const { data: items, error } = usePolled(
     `media ${run.id} ${run.phase}`,
-    () =>
-      allPages<Schemas["MediaOut"]>((after) =>
-        data(
-          api.GET("/api/v1/runs/{id}/media", {
-            params: { path: { id: run.id }, query: after === null ? {} : { after } },
-          }),
-        ),
-      ),
+    () => listMedia(run.id),
     () => (isFinal(run) ? null : POLL_MS),
   );
-  const byName = useMemo(() => group(pages?.flatMap((page) => page.media) ?? []), [pages]);
-  if (pages === null) {
+  const byName = useMemo(() => group(items ?? []), [items]);
+  if (items === null) {
     return error === null ? <Loading /> : <ErrorNotice error={error} />;
   }
   if (byName.size === 0) {
     return <Empty title="No media" command="hop.log(sample=hop.Image(image), step=step)" />;
   }
-  const names = [...byName.keys()].filter((name) => name.toLowerCase().includes(filter.toLowerCase()));
+  const matches = compilePattern(filter);
+  const names = [...byName.keys()].filter(matches ?? (() => true));
   return (
     <>
-      {byName.size > 3 && (
+      <div class={styles["bar"]}>
         <input
           type="search"
           class={styles["filter"]}
-          placeholder="Filter names"
+          placeholder="regular expression"
           aria-label="filter names"
+          aria-invalid={matches === null}
           value={filter}
           onInput={(event) => setFilter(event.currentTarget.value)}
         />
-      )}
-      <div class={styles["cards"]}>
-        {names.map((name) => (
-          <Card key={name} run={run} name={name} items={byName.get(name) ?? []} />
-        ))}
+        <Button aria-pressed={isList} onClick={() => set("view", isList ? "" : "list")}>
+          List and picture
+        </Button>
       </div>
+      {matches === null && <p role="alert">{filter} is not a regular expression</p>}
+      {isList ? (
+        <MediaList
+          run={run}
+          items={items.filter((item) => matches?.(item.name) ?? true)}
+          chosen={search.get("item") ?? ""}
+          onChoose={(id) => set("item", id)}
+        />
+      ) : (
+        <div class={styles["cards"]}>
+          {names.map((name) => (
+            <Card key={name} run={run} name={name} items={byName.get(name) ?? []} />
+          ))}
+        </div>
+      )}
     </>
   );
 }
@@ -76,7 +102,7 @@ function Card({ run, name, items }: { run: Run; name: string; items: readonly Me
     <section class={styles["card"]} aria-label={name}>
       <header>
         <h2>
-          <bdi>{name}</bdi>
+          <Name text={name} />
         </h2>
         <span>step {step}</span>
       </header>

@@ -1,11 +1,15 @@
+import { Link } from "wouter-preact";
 import { usePolled } from "@/api/polling";
 import { api, data } from "@/api/client";
-import { isFinal, type Command, type Run } from "@/api/runs";
+import { isFinal, isOfRun, type Command, type Run } from "@/api/runs";
+import { Name } from "@/parts/name";
 import { Empty } from "@/parts/notices";
 import { formatDuration, formatNumber } from "@/text/format";
 import { commandText } from "@/text/shell";
+import { placeAddress } from "@/text/traceback";
+import { findRaisingPlace } from "./code_files";
 import { CopyButton, Section, Time } from "./fields";
-import { paramText } from "./run_text";
+import { exitText, paramText } from "./run_text";
 import styles from "./run_page.module.css";
 
 const POLL_MS = 2000;
@@ -17,6 +21,7 @@ export function useCommands(run: Run): readonly Command[] {
       `commands ${run.id} ${isFinal(run)}`,
       () => data(api.GET("/api/v1/runs/{id}/commands", { params: { path: { id: run.id } } })),
       () => (isFinal(run) ? null : POLL_MS),
+      { isAffected: (event) => isOfRun(event, run.id, ["command"]), intervalMs: () => null },
     ).data?.commands ?? []
   );
 }
@@ -164,17 +169,30 @@ function Exit({ run }: { run: Run }) {
   const hint = HINTS[exit?.kind ?? ""]?.replace("RUN", run.name);
   return (
     <section class={styles["exit"]} aria-label="how it ended">
-      {exit !== null && exit.code !== 0 && (
-        <h2>
-          {exit.reason === "" ? `exit code ${exit.code}` : exit.reason}
-          {exit.reason !== "" && <small> exit code {exit.code}</small>}
-        </h2>
-      )}
+      {exit !== null && exit.code !== 0 && <h2>{exitText(exit)}</h2>}
+      {exit !== null && exit.kind === "exit-code" && exit.code !== 0 && <RaisedAt run={run} />}
       {hint !== undefined && <p>{hint}</p>}
       {sentences.map((sentence) => (
         <p key={sentence}>{sentence}</p>
       ))}
     </section>
+  );
+}
+
+/** A link to the line of the code that raised, if the output has a traceback through the code of the run. */
+function RaisedAt({ run }: { run: Run }) {
+  const place = usePolled(
+    `raised ${run.id} ${run.attempts?.length}`,
+    () => findRaisingPlace(run),
+    () => null,
+  ).data;
+  return place === null ? null : (
+    <p>
+      Raised at{" "}
+      <Link href={placeAddress(run.id, place)}>
+        <Name text={place.path} />, line {place.line}
+      </Link>
+    </p>
   );
 }
 

@@ -1,7 +1,9 @@
 import { Link } from "wouter-preact";
+import { serverNow } from "@/api/answers";
 import { api, data } from "@/api/client";
 import { usePolled } from "@/api/polling";
-import { isFinal, type Checkpoint, type Run } from "@/api/runs";
+import { isFinal, isOfRun, type Checkpoint, type Run } from "@/api/runs";
+import { Name } from "@/parts/name";
 import { PhaseBadge } from "@/parts/phase";
 import { formatBytes, formatDuration, formatNumber } from "@/text/format";
 import { reproduceCommand } from "@/text/shell";
@@ -23,7 +25,7 @@ export function RunHeader({
   checkpoints: readonly Checkpoint[];
   reload: () => void;
 }) {
-  const now = Date.now();
+  const now = serverNow();
   const command = reproduceCommand(run);
   const seconds = runSeconds(run, now);
   return (
@@ -31,7 +33,7 @@ export function RunHeader({
       <div class={styles["top"]}>
         <div class={styles["names"]}>
           <h1>
-            <bdi>{run.spec.label || run.name}</bdi>
+            <Name text={run.spec.label || run.name} />
           </h1>
           <PhaseBadge phase={run.phase} />
           {run.starred && <span title="starred">★</span>}
@@ -52,7 +54,14 @@ export function RunHeader({
         <Field label="Resources">{resourcesText(run)}</Field>
         {run.spec.datasets && run.spec.datasets.length > 0 && (
           <Field label="Dataset">
-            {run.spec.datasets.map((dataset) => `${dataset.name}:${dataset.version || "newest"}`).join(", ")}
+            {run.spec.datasets.map((dataset, index) => (
+              <span key={dataset.name}>
+                {index > 0 && ", "}
+                <Link href={`/datasets/${encodeURIComponent(dataset.name)}`}>
+                  {dataset.name}:{dataset.version || "newest"}
+                </Link>
+              </span>
+            ))}
           </Field>
         )}
         <Field label="Submitted">
@@ -111,6 +120,8 @@ function Why({ run }: { run: Run }) {
     `why ${run.id}`,
     () => data(api.GET("/api/v1/runs/{id}/why", { params: { path: { id: run.id } } })),
     () => WHY_MS,
+    // reasons and expected starts change with all that runs and waits
+    { isAffected: (event) => isOfRun(event, run.id) || event.kind === "queues", intervalMs: () => WHY_MS },
   ).data;
   if (why === null) {
     return null;

@@ -1,11 +1,13 @@
 import type { ComponentChildren } from "preact";
-import { lazy, Suspense } from "preact/compat";
-import { useEffect } from "preact/hooks";
+import { Suspense } from "preact/compat";
+import { useEffect, useRef } from "preact/hooks";
 import { Link, useParams, useSearch } from "wouter-preact";
 import { api, ApiError, data, type Schemas } from "@/api/client";
 import { usePolled } from "@/api/polling";
-import { allPages, getRun, isFinal, type Run } from "@/api/runs";
-import { Empty, ErrorNotice, Loading } from "@/parts/notices";
+import { allPages, getRun, isFinal, isOfRun, type Run } from "@/api/runs";
+import { Empty, ErrorNotice, Loading, StaleNotice } from "@/parts/notices";
+import { TabLinks } from "@/parts/tab_links";
+import { lazy } from "@/shell/lazy";
 import { CheckpointsTab } from "./checkpoints_tab";
 import { EventsTab } from "./events_tab";
 import { FilesTab } from "./files_tab";
@@ -15,6 +17,7 @@ import { OverviewTab, useCommands } from "./overview_tab";
 import { RunHeader } from "./run_header";
 import styles from "./run_page.module.css";
 
+const ConsoleTab = lazy(() => import("./console/console_tab").then((module) => module.ConsoleTab));
 const CurvesTab = lazy(() => import("./curves_tab").then((module) => module.CurvesTab));
 
 const TABS = {
@@ -25,16 +28,19 @@ const TABS = {
   checkpoints: "Checkpoints",
   files: "Files",
   events: "Events",
+  console: "Console",
 } as const;
 type Tab = keyof typeof TABS;
 
 const LIVE_MS = 1000;
 const WAITING_MS = 2000;
 const ENDED_MS = 15_000; // notes and tags may still change
+const PROGRESS_MS = 3000; // with events: how far a loop is, and what the run uses, have none
 
 /** The page of a run, by its id or its name. */
 export function RunPage() {
   const reference = decodeReference(useParams()["*"] ?? "");
+  const id = useRef("");
   const {
     data: run,
     error,
@@ -43,7 +49,12 @@ export function RunPage() {
     `run ${reference}`,
     () => getRun(reference),
     (found) => (isFinal(found) ? ENDED_MS : found.phase === "queued" ? WAITING_MS : LIVE_MS),
+    {
+      isAffected: (event) => id.current !== "" && isOfRun(event, id.current),
+      intervalMs: (found) => (isFinal(found) || found.phase === "queued" ? null : PROGRESS_MS),
+    },
   );
+  id.current = run?.id ?? "";
   if (run === null) {
     if (error instanceof ApiError && error.status === 404) {
       return (
@@ -91,6 +102,7 @@ function RunView({
         ),
       ),
     () => (isFinal(run) ? null : 2 * WAITING_MS),
+    { isAffected: (event) => isOfRun(event, run.id, ["checkpoint"]), intervalMs: () => null },
   );
   const saved = checkpoints.data?.flatMap((page) => page.checkpoints) ?? [];
   const title = run.spec.label || run.name;
@@ -108,29 +120,26 @@ function RunView({
     checkpoints: () => <CheckpointsTab run={run} checkpoints={saved} reload={checkpoints.reload} />,
     files: () => <FilesTab run={run} />,
     events: () => <EventsTab run={run} commands={commands} />,
+    console: () => <ConsoleTab run={run} />,
   };
   return (
     <div class={styles["page"]}>
-      {error !== null && (
-        <p class={styles["stale"]} role="alert">
-          {error instanceof ApiError && error.status !== 0
-            ? error.message
-            : "The server does not answer. What you see may be old; the page continues once it does."}
-        </p>
-      )}
+      <StaleNotice error={error} />
       <RunHeader run={run} checkpoints={saved} reload={reload} />
-      <nav class={styles["tabs"]} aria-label="parts of the run">
-        {(Object.keys(TABS) as Tab[]).map((each) => (
-          <Link
-            key={each}
-            href={`/runs/${encodeURI(reference)}${each === "overview" ? "" : `?tab=${each}`}`}
-            aria-current={each === tab ? "page" : undefined}
-          >
-            {TABS[each]}
-            {each === "checkpoints" && saved.length > 0 && <span> {saved.length}</span>}
-          </Link>
-        ))}
-      </nav>
+      <TabLinks
+        label="parts of the run"
+        current={tab}
+        tabs={(Object.keys(TABS) as Tab[]).map((each) => ({
+          key: each,
+          href: `/runs/${encodeURI(reference)}${each === "overview" ? "" : `?tab=${each}`}`,
+          title: (
+            <>
+              {TABS[each]}
+              {each === "checkpoints" && saved.length > 0 && <span> {saved.length}</span>}
+            </>
+          ),
+        }))}
+      />
       <div class={styles["content"]}>
         <Suspense fallback={<Loading />}>{contents[tab]()}</Suspense>
       </div>

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Run } from "@/api/runs";
-import { remainingSeconds, resourcesText, runSeconds } from "./run_text";
+import { exitText, remainingSeconds, resourcesText, runSeconds } from "./run_text";
 
 const NOW = Date.parse("2026-01-01T00:10:00Z");
 const run = (fields: object) =>
@@ -26,4 +26,12 @@ test("what remains follows the speed of an attempt that began at the beginning",
   expect(remainingSeconds(run({ attempt, progress: { ...progress, total: null } }), NOW)).toBeNull();
   expect(runSeconds(run({}), NOW)).toBe(600);
   expect(runSeconds(run({ started_at: null }), NOW)).toBeNull();
+});
+
+test("an exit code is written once", () => {
+  expect(exitText({ code: 1, reason: "exit code 1: ValueError: no data" })).toBe(
+    "exit code 1: ValueError: no data",
+  );
+  expect(exitText({ code: 137, reason: "out of memory" })).toBe("out of memory (exit code 137)");
+  expect(exitText({ code: 2, reason: "" })).toBe("exit code 2");
 });

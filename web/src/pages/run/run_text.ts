@@ -1,6 +1,6 @@
 /** What is written about a run. */
 import { isFinal, type Run } from "@/api/runs";
-import { formatBytes } from "@/text/format";
+import { formatBytes, formatCount } from "@/text/format";
 
 /** Returns what the run asks for: `2 replicas, each 4 CPUs, 8 GiB, 1 A100`. */
 export function resourcesText(run: Run): string {
@@ -14,13 +14,13 @@ export function resourcesText(run: Run): string {
         gpu_models = [],
       } = role.resources ?? {};
       const replicas = role.replicas ?? 1;
-      const parts = [`${cpu_milli / 1000} CPU${cpu_milli === 1000 ? "" : "s"}`];
+      const parts = [formatCount(cpu_milli / 1000, "CPU")];
       if (memory_bytes > 0) {
         parts.push(formatBytes(memory_bytes));
       }
       const count = gpus > 0 ? gpus : gpu_milli / 1000;
       if (count > 0) {
-        parts.push(`${count} ${gpu_models.length > 0 ? gpu_models.join("/") : count === 1 ? "GPU" : "GPUs"}`);
+        parts.push(gpu_models.length > 0 ? `${count} ${gpu_models.join("/")}` : formatCount(count, "GPU"));
       }
       const each = parts.join(", ");
       const name = run.spec.roles.length > 1 ? `${role.name}: ` : "";
@@ -55,4 +55,10 @@ export function remainingSeconds(run: Run, now: number): number | null {
 /** Returns a value of a parameter as it is written in Python's words of `hop info`. */
 export function paramText(value: string | number | boolean | null): string {
   return value === null ? "none" : String(value);
+}
+
+/** Returns how a run failed, with its exit code once. */
+export function exitText({ code, reason }: { code: number; reason: string }): string {
+  const text = `exit code ${code}`;
+  return reason === "" || reason.startsWith(text) ? reason || text : `${reason} (${text})`;
 }

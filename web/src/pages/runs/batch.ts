@@ -1,6 +1,6 @@
 /** One action on many runs, and the words about it. */
 import { api, data, type Schemas } from "@/api/client";
-import { formatBytes } from "@/text/format";
+import { formatBytes, formatCount } from "@/text/format";
 import type { Run } from "./columns";
 
 export type Action = Schemas["BatchIn"]["action"];
@@ -10,7 +10,7 @@ const MAX_RUNS = 1000; // per request
 const FINAL: readonly string[] = ["succeeded", "failed", "cancelled"];
 
 export const isLive = (run: Run): boolean => !FINAL.includes(run.phase);
-const count = (number: number): string => `${number} run${number === 1 ? "" : "s"}`;
+const count = (number: number): string => formatCount(number, "run");
 
 /** Sends an action for any number of runs. Throws ApiError; refusals of single runs are in the results. */
 export async function sendBatch(

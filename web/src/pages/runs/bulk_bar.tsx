@@ -2,6 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Button } from "@/parts/button";
 import { Dialog, DialogButtons } from "@/parts/dialog";
 import { ErrorNotice } from "@/parts/notices";
+import { formatCount } from "@/text/format";
 import { affected, consequences, sendBatch, type Action, type Batch } from "./batch";
 import styles from "./bulk_bar.module.css";
 import type { Run } from "./columns";
@@ -59,7 +60,7 @@ export function BatchDialog({
   const refused = result?.results.filter((one) => !one.done) ?? [];
   return (
     <Dialog
-      title={`${title} ${chosen.length === 1 ? (chosen[0]?.name ?? "") : `${chosen.length} runs`}`}
+      title={`${title} ${chosen.length === 1 ? (chosen[0]?.name ?? "") : formatCount(chosen.length, "run")}`}
       isOpen
       onClose={onClose}
     >
@@ -74,8 +75,8 @@ export function BatchDialog({
       ) : (
         <div class={styles["text"]} role="alert">
           <p>
-            {result.results.length - refused.length} of {result.results.length} runs are done. The others were
-            refused:
+            {result.results.length - refused.length} of {formatCount(result.results.length, "run")} done. The
+            others were refused:
           </p>
           <ul>
             {refused.map((one) => (
@@ -95,7 +96,7 @@ export function BatchDialog({
             disabled={isBusy || targets.length === 0}
             onClick={apply}
           >
-            {isBusy ? "Working…" : `${title} ${targets.length} run${targets.length === 1 ? "" : "s"}`}
+            {isBusy ? "Working…" : `${title} ${formatCount(targets.length, "run")}`}
           </Button>
         )}
       </DialogButtons>
@@ -106,30 +107,39 @@ export function BatchDialog({
 /** What can be done with the selected runs, at the bottom of the table. */
 export function BulkBar({
   count,
+  refusal,
   isArchived,
   onCompare,
   onAction,
   onClear,
 }: {
   count: number;
+  refusal: string; // why none of them can be changed; "" if some can
   isArchived: boolean;
   onCompare: () => void;
   onAction: (action: Action) => void;
   onClear: () => void;
 }) {
+  const change = { disabled: refusal !== "", title: refusal };
   return (
     <div class={styles["bar"]} role="toolbar" aria-label="selected runs">
       <b>{count} selected</b>
       <Button kind="primary" disabled={count < 2} onClick={onCompare}>
         Compare
       </Button>
-      <Button onClick={() => onAction("stop")}>Stop</Button>
+      <Button {...change} onClick={() => onAction("stop")}>
+        Stop
+      </Button>
       {isArchived ? (
-        <Button onClick={() => onAction("unarchive")}>Unarchive</Button>
+        <Button {...change} onClick={() => onAction("unarchive")}>
+          Unarchive
+        </Button>
       ) : (
-        <Button onClick={() => onAction("archive")}>Archive</Button>
+        <Button {...change} onClick={() => onAction("archive")}>
+          Archive
+        </Button>
       )}
-      <Button kind="danger" onClick={() => onAction("delete")}>
+      <Button {...change} kind="danger" onClick={() => onAction("delete")}>
         Delete
       </Button>
       <Button kind="quiet" onClick={onClear}>

@@ -62,15 +62,29 @@ export function queryName(name: string): string {
   return /^[A-Za-z_][\w./-]*$/.test(rest) || rest.includes("`") ? name : `${prefix}\`${rest}\``;
 }
 
-export function params(run: Run): Record<string, Value> {
-  return { ...run.spec.params, ...run.params };
+/** Keeps the result for each run: many cells read it, and a run that changes is another object. */
+function keptOfRun<T>(make: (run: Run) => T): (run: Run) => T {
+  const kept = new WeakMap<Run, T>();
+  return (run) => {
+    let made = kept.get(run);
+    if (made === undefined) {
+      made = make(run);
+      kept.set(run, made);
+    }
+    return made;
+  };
 }
 
+export const params = keptOfRun<Readonly<Record<string, Value>>>((run) => ({
+  ...run.spec.params,
+  ...run.params,
+}));
+
 /** Returns the values of a run's metrics: the summary before the latest. */
-export function metrics(run: Run): Record<string, number | string> {
+export const metrics = keptOfRun<Readonly<Record<string, number | string>>>((run) => {
   const latest = Object.entries(run.latest ?? {}).map(([name, pair]) => [name, pair[1]] as const);
   return { ...Object.fromEntries(latest), ...run.summary };
-}
+});
 
 export function displayName(run: Run): string {
   return run.spec.label ? run.spec.label : run.name;
@@ -137,6 +151,8 @@ export function cellValue(run: Run, column: string, now: number): Value {
       return run.spec.priority ?? null;
     case "reason":
       return run.exit?.reason || run.hold_detail || null;
+    case "position":
+      return run.position;
     case "note":
       return run.note || null;
     case "tags":

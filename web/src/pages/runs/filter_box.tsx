@@ -1,18 +1,20 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError } from "@/api/client";
+import { userStorage } from "@/api/user_storage";
 import fieldStyles from "@/parts/field.module.css";
 import { completeName } from "./completion";
+import { focusPage } from "@/shell/page_focus";
 import styles from "./filter_box.module.css";
 import { isQuery } from "./view";
 
 export const FILTER_ID = "filter";
-const SETTLE_MS = 150;
+const SETTLE_MS = 60;
 const HISTORY_KEY = "hopyard.filters";
 const MAX_HISTORY = 12;
 
 function readHistory(): string[] {
   try {
-    const stored: unknown = JSON.parse(localStorage.getItem(HISTORY_KEY) ?? "[]");
+    const stored: unknown = JSON.parse(userStorage.getItem(HISTORY_KEY) ?? "[]");
     return Array.isArray(stored) ? stored.filter((text) => typeof text === "string") : [];
   } catch {
     return [];
@@ -22,7 +24,7 @@ function readHistory(): string[] {
 function remember(text: string): void {
   if (text.trim() !== "") {
     const kept = [text, ...readHistory().filter((other) => other !== text)].slice(0, MAX_HISTORY);
-    localStorage.setItem(HISTORY_KEY, JSON.stringify(kept));
+    userStorage.setItem(HISTORY_KEY, JSON.stringify(kept));
   }
 }
 
@@ -41,12 +43,23 @@ export function FilterBox({
   const [text, setText] = useState(value);
   const [isFocused, setFocused] = useState(false);
   const [chosen, setChosen] = useState(-1);
-  useEffect(() => setText(value), [value]);
+  const sent = useRef(value);
   useEffect(() => {
-    if (text === value) {
+    // what was sent comes back later as `value`, and must not replace letters that were typed meanwhile
+    if (value !== sent.current) {
+      sent.current = value;
+      setText(value);
+    }
+  }, [value]);
+  const send = (filter: string) => {
+    sent.current = filter;
+    onChange(filter);
+  };
+  useEffect(() => {
+    if (text === sent.current) {
       return;
     }
-    const timer = window.setTimeout(() => onChange(text), SETTLE_MS);
+    const timer = window.setTimeout(() => send(text), SETTLE_MS);
     return () => window.clearTimeout(timer);
   }, [text]);
 
@@ -93,10 +106,10 @@ export function FilterBox({
             event.preventDefault();
             take(suggestion);
           } else if (event.key === "Enter") {
-            onChange(text);
-            event.currentTarget.blur();
+            send(text);
+            focusPage();
           } else if (event.key === "Escape") {
-            event.currentTarget.blur();
+            focusPage();
           }
         }}
       />

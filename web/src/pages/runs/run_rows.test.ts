@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { ServerEvent } from "@/api/events";
 import type { Run } from "./columns";
-import { addPage, applyEvent, replaceFirstPage, type Rows } from "./run_rows";
+import { addPage, applyEvents, replaceFirstPage, type Rows } from "./run_rows";
 
 const run = (id: string, phase = "running") =>
   ({ id, phase, spec: { label: "", tags: {}, project: "p" }, summary: {} }) as unknown as Run;
@@ -18,6 +18,12 @@ test("a page is added once", () => {
 test("a new first page keeps the rows after it", () => {
   const replaced = replaceFirstPage(rows("b,c,d,e,f", "f"), rows("a,b,c", "c"));
   expect([ids(replaced), replaced.next]).toEqual(["a,b,c,d,e,f", "f"]);
+});
+
+test("a run that has not changed stays the same object, so that its row is not drawn again", () => {
+  const before = rows("a,b", null);
+  const after = replaceFirstPage(before, { runs: [run("a"), run("b", "failed")], next: null });
+  expect(after.runs.map((each, index) => each === before.runs[index])).toEqual([true, false]);
 });
 
 test("a first page that is all there is, or has nothing in common, replaces all rows", () => {
@@ -38,9 +44,9 @@ test("an event changes its run only, or removes it", () => {
     run: { phase: "succeeded", label: "best", tags: { team: "vision" }, summary: { acc: 1 } },
   } as unknown as ServerEvent;
   const before = rows("a,b,c", null);
-  const changed = applyEvent(before, event);
+  const changed = applyEvents(before, [event]);
   expect(changed.runs.map(({ phase }) => phase)).toEqual(["running", "succeeded", "running"]);
   expect(changed.runs[1]?.spec).toMatchObject({ label: "best", tags: { team: "vision" }, project: "p" });
-  expect(ids(applyEvent(before, { ...event, change: "deleted" }))).toBe("a,c");
-  expect(applyEvent(before, { ...event, subject: "unknown" })).toBe(before);
+  expect(ids(applyEvents(before, [{ ...event, change: "deleted" }, event]))).toBe("a,c");
+  expect(applyEvents(before, [{ ...event, subject: "unknown" }])).toBe(before);
 });

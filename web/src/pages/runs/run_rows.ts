@@ -9,6 +9,16 @@ export interface Rows {
 
 export const NO_ROWS: Rows = { runs: [], next: null };
 
+/** Returns the page with the known objects of runs that have not changed, so that their rows are not drawn again. */
+function withKnownRuns(rows: Rows, page: Rows): Rows {
+  const known = new Map(rows.runs.map((run) => [run.id, run]));
+  const runs = page.runs.map((run) => {
+    const old = known.get(run.id);
+    return old !== undefined && JSON.stringify(old) === JSON.stringify(run) ? old : run;
+  });
+  return { ...page, runs };
+}
+
 /** Adds a page at the end. */
 export function addPage(rows: Rows, page: Rows): Rows {
   const known = new Set(rows.runs.map((run) => run.id));
@@ -16,7 +26,8 @@ export function addPage(rows: Rows, page: Rows): Rows {
 }
 
 /** Replaces the beginning by a newer first page. Rows after its last run stay. */
-export function replaceFirstPage(rows: Rows, page: Rows): Rows {
+export function replaceFirstPage(rows: Rows, newer: Rows): Rows {
+  const page = withKnownRuns(rows, newer);
   const last = page.runs.at(-1)?.id;
   const index = rows.runs.findIndex((run) => run.id === last);
   if (page.next === null || index < 0 || index === rows.runs.length - 1) {
@@ -29,34 +40,48 @@ export function replaceFirstPage(rows: Rows, page: Rows): Rows {
   };
 }
 
-/** Applies an event of a run that is loaded. Returns the same rows if it changes nothing. */
-export function applyEvent(rows: Rows, event: ServerEvent): Rows {
-  const index = rows.runs.findIndex((run) => run.id === event.subject);
-  const old = rows.runs[index];
-  if (old === undefined) {
+/** Applies events in their order to the runs that are loaded. Returns the same rows if they change nothing. */
+export function applyEvents(rows: Rows, events: readonly ServerEvent[]): Rows {
+  const changed = new Map<string, Run | null>(); // null: deleted
+  const subjects = new Set(events.map((event) => event.subject));
+  for (const old of rows.runs.filter((run) => subjects.has(run.id))) {
+    for (const event of events) {
+      const run = changed.get(old.id) === undefined ? old : changed.get(old.id);
+      const fresh = event.subject === old.id && run ? applyEvent(run, event) : undefined;
+      if (fresh !== undefined) {
+        changed.set(old.id, fresh);
+      }
+    }
+  }
+  if (changed.size === 0) {
     return rows;
   }
-  const runs = [...rows.runs];
+  const runs = rows.runs.flatMap((run) => {
+    const fresh = changed.get(run.id);
+    return fresh === null ? [] : [fresh ?? run];
+  });
+  return { ...rows, runs };
+}
+
+/** Returns the run after an event of it, null if it was deleted, undefined if nothing changed. */
+function applyEvent(old: Run, event: ServerEvent): Run | null | undefined {
   if (event.change === "deleted") {
-    runs.splice(index, 1);
-    return { ...rows, runs };
+    return null;
   }
   const { run } = event;
-  if (!run) {
-    return rows;
-  }
-  runs[index] = {
-    ...old,
-    phase: run.phase,
-    params: run.params,
-    summary: run.summary,
-    latest: run.latest,
-    note: run.note,
-    archived: run.archived,
-    stop_requested: run.stop_requested,
-    started_at: run.started_at,
-    ended_at: run.ended_at,
-    spec: { ...old.spec, label: run.label, tags: run.tags },
-  };
-  return { ...rows, runs };
+  return run
+    ? {
+        ...old,
+        phase: run.phase,
+        params: run.params,
+        summary: run.summary,
+        latest: run.latest,
+        note: run.note,
+        archived: run.archived,
+        stop_requested: run.stop_requested,
+        started_at: run.started_at,
+        ended_at: run.ended_at,
+        spec: { ...old.spec, label: run.label, tags: run.tags },
+      }
+    : undefined;
 }

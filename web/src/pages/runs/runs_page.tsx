@@ -1,8 +1,12 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { useLocation, useSearchParams } from "wouter-preact";
+import { Link, useLocation, useSearchParams } from "wouter-preact";
+import { serverNow } from "@/api/answers";
 import { ApiError } from "@/api/client";
+import { whyNoChange, whyNoSubmit } from "@/api/rights";
+import { Button } from "@/parts/button";
 import fieldStyles from "@/parts/field.module.css";
-import { Empty, ErrorNotice, Loading } from "@/parts/notices";
+import { Empty, ErrorNotice, Loading, StaleNotice } from "@/parts/notices";
+import { SavedViews } from "@/parts/saved_views";
 import { useShortcuts } from "@/shell/keys";
 import { isLive, sendBatch, type Action } from "./batch";
 import { BatchDialog, BulkBar } from "./bulk_bar";
@@ -10,20 +14,21 @@ import { isSortable, knownColumns, queryName, usualColumns, type Run } from "./c
 import { ColumnsMenu } from "./columns_menu";
 import { EditDialog } from "./edit_dialog";
 import { FILTER_ID, FilterBox } from "./filter_box";
+import { fieldNames, likelyQuery } from "./filter_hint";
 import styles from "./runs_page.module.css";
 import { RunsTable } from "./runs_table";
 import { extend, keep, NOTHING, toggle, type Selection } from "./selection";
+import { useGroupCounts, useQueryNames } from "./server_counts";
 import { useRuns } from "./use_runs";
 import { parseView, SHOWN, viewSearch, type View } from "./view";
-import { ViewTabs } from "./view_tabs";
 
 const TICK_MS = 1000;
 const ASKED: readonly Action[] = ["stop", "archive", "delete"]; // with a dialog
 
 function useNow(isTicking: boolean): number {
-  const [now, setNow] = useState(Date.now);
+  const [now, setNow] = useState(serverNow);
   useEffect(() => {
-    const timer = window.setInterval(() => setNow(Date.now()), isTicking ? TICK_MS : 30 * TICK_MS);
+    const timer = window.setInterval(() => setNow(serverNow()), isTicking ? TICK_MS : 30 * TICK_MS);
     return () => window.clearInterval(timer);
   }, [isTicking]);
   return now;
@@ -59,9 +64,17 @@ export function RunsPage() {
     () => [...new Set([...columns, ...knownColumns(runs.slice(0, 500))])],
     [columns, runs],
   );
-  const names = useMemo(() => known.filter(isSortable).map(queryName), [known]);
+  const hasLoaded = useRef(false);
+  hasLoaded.current ||= !listing.isLoading;
+  const allNames = useQueryNames(view, hasLoaded.current);
+  const names = useMemo(
+    () => [...new Set([...known.filter(isSortable).map(queryName), ...allNames])],
+    [known, allNames],
+  );
+  const counts = useGroupCounts(view);
 
   const chosen = runs.filter((run) => selection.ids.has(run.id));
+  const refusals = chosen.map((run) => whyNoChange(run));
   const current = runs.find((run) => run.id === active);
   const step = (by: number) => {
     const index = active === null ? -1 : order.indexOf(active);
@@ -96,7 +109,14 @@ export function RunsPage() {
       })
       .catch(setFailure);
   };
-  const star = (run: Run) => send(run.starred ? "unstar" : "star", [run]);
+  const attempt = (reason: string, action: () => void) => {
+    setFailure(reason === "" ? null : new ApiError(403, "forbidden", reason));
+    if (reason === "") {
+      action();
+    }
+  };
+  const star = (run: Run) => attempt(whyNoSubmit(), () => send(run.starred ? "unstar" : "star", [run]));
+  const edit = (run: Run) => attempt(whyNoChange(run), () => setEdited(run));
   const ask = (what: Action) => {
     if (ASKED.includes(what)) {
       setAction(what);
@@ -127,14 +147,20 @@ export function RunsPage() {
     { keys: "Escape", text: "Select nothing", section, run: () => setSelection(NOTHING) },
     { keys: "c", text: "Compare the selected runs", section, run: compare },
     { keys: "s", text: "Star the run", section, run: () => current && star(current) },
-    { keys: "e", text: "Edit name, tags and note", section, run: () => current && setEdited(current) },
+    { keys: "e", text: "Edit name, tags and note", section, run: () => current && edit(current) },
   ]);
 
   const isFilterRefused = listing.error instanceof ApiError && listing.error.status === 400;
   return (
     <div class={styles["page"]}>
       <h1 class={styles["hidden"]}>Runs</h1>
-      <ViewTabs view={view} onChange={setView} />
+      <SavedViews
+        page="runs"
+        usual="All runs"
+        search={viewSearch(view).toString()}
+        normalise={(search) => viewSearch(parseView(new URLSearchParams(search))).toString()}
+        onChange={(search) => setView(parseView(new URLSearchParams(search)))}
+      />
       <div class={styles["toolbar"]}>
         <FilterBox
           value={view.filter}
@@ -183,12 +209,7 @@ export function RunsPage() {
         />
       </div>
       {failure !== null && <ErrorNotice error={failure} />}
-      {listing.error !== null && !isFilterRefused && (
-        <p class={styles["away"]} role="status">
-          {listing.error instanceof Error ? listing.error.message : "The page failed"}. The page continues
-          once it answers.
-        </p>
-      )}
+      {!isFilterRefused && <StaleNotice error={listing.error} />}
       {runs.length > 0 ? (
         <div
           class={`${styles["table"]} ${listing.isLoading ? styles["stale"] : ""}`}
@@ -200,6 +221,7 @@ export function RunsPage() {
             sort={view.group === "" ? view.sort : ""}
             group={view.group}
             isComplete={listing.isComplete}
+            counts={counts}
             selection={selection}
             active={active}
             now={now}
@@ -219,18 +241,25 @@ export function RunsPage() {
         !isFilterRefused && (
           <Empty title={view.filter === "" ? `No ${view.shown} runs` : "No run matches the filter"}>
             <p>Remove a condition, or choose “All runs” above.</p>
+            {view.filter !== "" && (
+              <FilterHint filter={view.filter} names={names} onChange={(filter) => change({ filter })} />
+            )}
           </Empty>
         )
       ) : (
         listing.error === null && (
           <Empty title="No runs yet" command="hop run main.py -d mnist">
-            <p>Type this in the folder of your script. The run appears here at once.</p>
+            <p>
+              Start a <Link href="/new">new run</Link> here, or type this in the folder of your script. The
+              run appears at once.
+            </p>
           </Empty>
         )
       )}
       {chosen.length > 0 && (
         <BulkBar
           count={chosen.length}
+          refusal={refusals.includes("") ? "" : (refusals[0] ?? "")}
           isArchived={view.shown === "archived"}
           onCompare={compare}
           onAction={ask}
@@ -244,5 +273,34 @@ export function RunsPage() {
         <EditDialog run={edited} onClose={() => setEdited(null)} onDone={listing.refresh} />
       )}
     </div>
+  );
+}
+
+/** The query that the words seem to mean, and the names of fields. */
+function FilterHint({
+  filter,
+  names,
+  onChange,
+}: {
+  filter: string;
+  names: readonly string[];
+  onChange: (filter: string) => void;
+}) {
+  const fields = fieldNames(names);
+  const likely = likelyQuery(filter, fields);
+  return (
+    <>
+      {likely !== null && (
+        <p>
+          These are words of a search. Did you mean{" "}
+          <Button kind="quiet" onClick={() => onChange(likely)}>
+            {likely}
+          </Button>
+        </p>
+      )}
+      <p>
+        A query compares fields: <code>{fields.join(", ")}</code>
+      </p>
+    </>
   );
 }

@@ -2,44 +2,33 @@
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { getCoreRowModel, useReactTable, type ColumnDef } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { Link } from "wouter-preact";
-import { PhaseBadge } from "@/parts/phase";
-import {
-  cellText,
-  cellValue,
-  columnKind,
-  columnTitle,
-  columnWidth,
-  displayName,
-  isRightAligned,
-  isSortable,
-  queryName,
-  type Run,
-} from "./columns";
+import { whyNoSubmit } from "@/api/rights";
+import { isLive } from "./batch";
+import { columnKind, columnTitle, columnWidth, isSortable, queryName, type Run } from "./columns";
 import { tableLines } from "./groups";
+import { cellClass, RunRow, type RowActions } from "./run_row";
 import styles from "./runs_table.module.css";
 import type { Selection } from "./selection";
+import type { GroupCounts } from "./server_counts";
 import { nextSort } from "./view";
 
 const ROW_PX = 34;
 const HEAD_PX = 34;
-const OVERSCAN = 12;
+const OVERSCAN = 8;
+const SETTLED_TICK_MS = 30_000; // an ended run is drawn again for its age only
 const NEAR_END = 60; // rows before the end at which the next page is read
 
-export interface TableProps {
+export interface TableProps extends RowActions {
   runs: readonly Run[];
   columns: readonly string[];
   sort: string;
   group: string;
   isComplete: boolean;
+  counts: GroupCounts;
   selection: Selection;
   active: string | null;
   now: number;
   onSort: (sort: string) => void;
-  onSelect: (id: string, kind: "toggle" | "extend") => void;
-  onActivate: (id: string) => void;
-  onOpen: (id: string) => void;
-  onStar: (run: Run) => void;
   onEnd: () => void;
 }
 
@@ -47,37 +36,8 @@ function sortState(sort: string, name: string): "ascending" | "descending" | "no
   return sort === name ? "ascending" : sort === `-${name}` ? "descending" : "none";
 }
 
-function Cell({ run, column, now }: { run: Run; column: string; now: number }) {
-  const value = cellValue(run, column, now);
-  if (column === "phase") {
-    return <PhaseBadge phase={run.phase} />;
-  }
-  if (column === "name") {
-    return (
-      <Link href={`/runs/${run.id}`} tabIndex={-1} title={run.name} class={styles["name"]}>
-        {displayName(run)}
-        {run.spec.label && <span class={styles["full"]}>{run.name}</span>}
-      </Link>
-    );
-  }
-  if (column === "tags") {
-    return (
-      <>
-        {Object.entries(run.spec.tags ?? {}).map(([key, tag]) => (
-          <span key={key} class={styles["tag"]}>
-            {tag === "" ? key : `${key}=${tag}`}
-          </span>
-        ))}
-      </>
-    );
-  }
-  const text = cellText(column, value, now);
-  const isTime = ["submitted", "started", "ended"].includes(column) && value !== null;
-  return <span title={isTime ? new Date(String(value)).toLocaleString() : text}>{text}</span>;
-}
-
 export function RunsTable(props: TableProps) {
-  const { runs, columns, sort, group, isComplete, selection, active, now } = props;
+  const { runs, columns, sort, group, isComplete, counts, selection, active, now } = props;
   const scroll = useRef<HTMLDivElement>(null);
   const definitions = useMemo<ColumnDef<Run>[]>(
     () =>
@@ -92,7 +52,10 @@ export function RunsTable(props: TableProps) {
     columnResizeMode: "onChange",
     manualSorting: true,
   });
-  const lines = useMemo(() => tableLines(runs, group, now, isComplete), [runs, group, isComplete]);
+  const lines = useMemo(
+    () => tableLines(runs, group, now, isComplete, counts),
+    [runs, group, isComplete, counts],
+  );
   const virtual = useVirtualizer({
     count: lines.length,
     getScrollElement: () => scroll.current,
@@ -106,7 +69,7 @@ export function RunsTable(props: TableProps) {
     if (!isComplete && lastInSight >= lines.length - NEAR_END) {
       props.onEnd();
     }
-  }, [lastInSight, lines.length, isComplete]);
+  }, [lastInSight, lines, isComplete]);
   useEffect(() => {
     const index = lines.findIndex((line) => line.kind === "run" && line.run.id === active);
     if (index >= 0) {
@@ -116,6 +79,23 @@ export function RunsTable(props: TableProps) {
 
   const headers = table.getHeaderGroups()[0]?.headers ?? [];
   const width = table.getTotalSize() + 62;
+  const widths = useMemo(
+    () => headers.map((header) => header.getSize()),
+    [definitions, table.getState().columnSizing],
+  );
+  const starRefusal = whyNoSubmit();
+  const settledNow = now - (now % SETTLED_TICK_MS);
+  const latest = useRef(props);
+  latest.current = props;
+  const actions = useMemo<RowActions>(
+    () => ({
+      onSelect: (id, kind) => latest.current.onSelect(id, kind),
+      onActivate: (id) => latest.current.onActivate(id),
+      onOpen: (id) => latest.current.onOpen(id),
+      onStar: (run) => latest.current.onStar(run),
+    }),
+    [],
+  );
   return (
     <div
       ref={scroll}
@@ -144,7 +124,7 @@ export function RunsTable(props: TableProps) {
                 key={name}
                 role="columnheader"
                 aria-sort={isSortable(name) ? state : undefined}
-                class={`${styles["cell"]} ${isRightAligned(name) ? styles["right"] : ""} ${name === "name" ? styles["sticky"] : ""}`}
+                class={cellClass(name)}
                 style={{ width: `${header.getSize()}px` }}
               >
                 {isSortable(name) ? (
@@ -204,65 +184,20 @@ export function RunsTable(props: TableProps) {
             );
           }
           const { run } = line;
-          const isSelected = selection.ids.has(run.id);
           return (
-            <div
+            <RunRow
               key={run.id}
-              id={`run-${run.id}`}
-              role="row"
-              aria-rowindex={index + 2}
-              aria-selected={isSelected}
-              data-active={run.id === active ? "" : undefined}
-              class={`${styles["row"]} ${styles["line"]}`}
-              style={place}
-              onClick={(event) => {
-                if (event.target instanceof Element && event.target.closest("a, button, input") === null) {
-                  if (event.shiftKey) {
-                    props.onSelect(run.id, "extend");
-                  }
-                  props.onActivate(run.id);
-                }
-              }}
-              onDblClick={() => props.onOpen(run.id)}
-            >
-              <div role="gridcell" class={styles["mark"]}>
-                <input
-                  type="checkbox"
-                  tabIndex={-1}
-                  aria-label={`select ${run.name}`}
-                  checked={isSelected}
-                  onClick={(event) => {
-                    props.onSelect(run.id, event.shiftKey ? "extend" : "toggle");
-                    props.onActivate(run.id);
-                  }}
-                />
-              </div>
-              <div role="gridcell" class={styles["mark"]}>
-                <button
-                  type="button"
-                  tabIndex={-1}
-                  class={run.starred ? styles["starred"] : styles["star"]}
-                  aria-pressed={run.starred ?? false}
-                  aria-label={`star ${run.name}`}
-                  onClick={() => props.onStar(run)}
-                >
-                  {run.starred ? "★" : "☆"}
-                </button>
-              </div>
-              {headers.map((header) => {
-                const name = header.column.id;
-                return (
-                  <div
-                    key={name}
-                    role="gridcell"
-                    class={`${styles["cell"]} ${isRightAligned(name) ? styles["right"] : ""} ${name === "name" ? styles["sticky"] : ""}`}
-                    style={{ width: `${header.getSize()}px` }}
-                  >
-                    <Cell run={run} column={name} now={now} />
-                  </div>
-                );
-              })}
-            </div>
+              run={run}
+              columns={columns}
+              widths={widths}
+              index={index}
+              start={start}
+              isSelected={selection.ids.has(run.id)}
+              isActive={run.id === active}
+              now={isLive(run) ? now : settledNow}
+              starRefusal={starRefusal}
+              actions={actions}
+            />
           );
         })}
       </div>

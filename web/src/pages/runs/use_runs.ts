@@ -1,14 +1,15 @@
 /** The runs of a view: read in pages as the user scrolls, and kept up to date. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { api, ApiError, data } from "@/api/client";
-import { followEvents, isStreaming } from "@/api/events";
+import { ApiError } from "@/api/client";
+import { followEvents, isGap, isStreaming, type ServerEvent } from "@/api/events";
 import type { Run } from "./columns";
-import { addPage, applyEvent, NO_ROWS, replaceFirstPage, type Rows } from "./run_rows";
-import { toQuery, viewSearch, type View } from "./view";
+import { readFirstPage, readPage, rowsKey } from "./first_page";
+import { addPage, applyEvents, NO_ROWS, replaceFirstPage } from "./run_rows";
+import type { View } from "./view";
 
-const PAGE = 200;
 const POLL_MS = 4000;
 const SETTLE_MS = 300; // several events become one request
+const DRAW_MS = 100; // several events are drawn together
 
 export interface Listing {
   runs: readonly Run[];
@@ -19,26 +20,20 @@ export interface Listing {
   refresh: () => void;
 }
 
-async function fetchPage(view: View, before: string | null, signal?: AbortSignal): Promise<Rows> {
-  const query = { ...toQuery(view), limit: PAGE, ...(before === null ? {} : { before }) };
-  const page = await data(api.GET("/api/v1/runs", { params: { query }, ...(signal ? { signal } : {}) }));
-  return { runs: page.runs, next: page.next };
-}
-
 /** Returns the runs of a view. The hook keeps the rows of the view before until the first page is there. */
 export function useRuns(view: View): Listing {
-  const key = viewSearch({ ...view, columns: [] }).toString();
+  const key = rowsKey(view);
   const [rows, setRows] = useState(NO_ROWS);
   const [loadedKey, setLoadedKey] = useState<string | null>(null);
   const [error, setError] = useState<unknown>(null);
   const current = useRef(key);
   current.current = key;
-  const isBusy = useRef(false);
+  const nextPage = useRef<AbortController | null>(null); // of the request for the next page
 
   const refresh = useCallback(
     async (signal?: AbortSignal) => {
       try {
-        const page = await fetchPage(view, null, signal);
+        const page = await readFirstPage(view, signal);
         if (current.current === key) {
           setRows((old) => (loadedKey === key ? replaceFirstPage(old, page) : page));
           setLoadedKey(key);
@@ -58,41 +53,61 @@ export function useRuns(view: View): Listing {
   useEffect(() => {
     const abort = new AbortController();
     void latest.current(abort.signal);
-    return () => abort.abort();
+    return () => {
+      abort.abort();
+      nextPage.current?.abort();
+      nextPage.current = null;
+    };
   }, [key]);
 
   const loadMore = useCallback(() => {
-    if (isBusy.current || rows.next === null || loadedKey !== key) {
+    if (nextPage.current !== null || rows.next === null || loadedKey !== key) {
       return;
     }
-    isBusy.current = true;
-    fetchPage(view, rows.next)
+    const abort = new AbortController();
+    nextPage.current = abort;
+    readPage(view, rows.next, abort.signal)
       .then((page) => {
         if (current.current === key) {
           setRows((old) => addPage(old, page));
         }
       })
       .catch((failure: unknown) => {
+        if (abort.signal.aborted) {
+          return;
+        }
         if (failure instanceof ApiError && failure.status === 409) {
           void latest.current(); // the order has changed meanwhile
         } else {
           setError(failure);
         }
       })
-      .finally(() => (isBusy.current = false));
+      .finally(() => {
+        if (nextPage.current === abort) {
+          nextPage.current = null;
+        }
+      });
   }, [key, loadedKey, rows.next]);
 
   useEffect(() => {
     let settle = 0;
+    let draw = 0;
+    let events: ServerEvent[] = [];
+    const apply = () => {
+      const together = events;
+      [events, draw] = [[], 0];
+      setRows((old) => applyEvents(old, together));
+    };
     const soon = () => {
       window.clearTimeout(settle);
       settle = window.setTimeout(() => void latest.current(), SETTLE_MS);
     };
     const stop = followEvents((event) => {
-      if (event.kind === "reset") {
+      if (isGap(event)) {
         soon();
       } else if (event.kind === "run" || event.kind === "study") {
-        setRows((old) => applyEvent(old, event));
+        events.push(event);
+        draw ||= window.setTimeout(apply, DRAW_MS);
         if (event.change !== "values") {
           soon();
         }
@@ -106,6 +121,7 @@ export function useRuns(view: View): Listing {
     return () => {
       stop();
       window.clearTimeout(settle);
+      window.clearTimeout(draw);
       window.clearInterval(poll);
     };
   }, []);

@@ -68,15 +68,3 @@ export function toQuery(view: View): Query {
 export function nextSort(sort: string, column: string): string {
   return sort === `-${column}` ? column : sort === column ? "" : `-${column}`;
 }
-
-/** Reads the view that the server keeps, which another version of the page may have written. */
-export function fromStored(stored: Record<string, unknown>): View | null {
-  return stored["page"] === "runs" && typeof stored["search"] === "string"
-    ? parseView(new URLSearchParams(stored["search"]))
-    : null;
-}
-
-/** The server takes any JSON object; the generated type says that it has no fields. */
-export function toStored(view: View): Record<string, never> {
-  return { page: "runs", search: viewSearch(view).toString() } as unknown as Record<string, never>;
-}

@@ -1,0 +1,1 @@
+"""Exports a report as one HTML file without scripts."""

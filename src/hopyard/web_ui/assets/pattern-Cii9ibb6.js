@@ -1,0 +1,1 @@
+function e(e){try{let t=new RegExp(e,`i`);return e=>t.test(e)}catch{return null}}export{e as t};

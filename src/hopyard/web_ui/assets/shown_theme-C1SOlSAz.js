@@ -1,0 +1,1 @@
+import{r as e}from"./vendor-BJ-H_Zfw.js";var t=()=>document.documentElement.dataset.theme===`dark`?`dark`:`light`,n=e(t());new MutationObserver(()=>{n.value=t()}).observe(document.documentElement,{attributeFilter:[`data-theme`]});export{n as t};

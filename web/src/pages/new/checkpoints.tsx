@@ -1,0 +1,75 @@
+import { useEffect, useState } from "preact/hooks";
+import { api, data, type Schemas } from "@/api/client";
+import { allPages } from "@/api/runs";
+import fields from "@/parts/form.module.css";
+import type { Draft, SavedCheckpoint, Source } from "./draft";
+
+/** Returns the checkpoints that a run can start from, the newest first. */
+export function startPoints(
+  checkpoints: readonly Pick<Schemas["CheckpointOut"], "step" | "manifest" | "path" | "rank" | "damaged">[],
+): SavedCheckpoint[] {
+  const seen = new Set<string>();
+  return checkpoints
+    .filter(({ damaged, rank }) => !damaged && rank === 0)
+    .map(({ step, manifest, path }) => ({ step, manifest, path }))
+    .reverse()
+    .filter((each) => {
+      const key = keyOf(each);
+      return !seen.has(key) && seen.add(key); // one of the same step and content was saved again
+    });
+}
+
+const keyOf = ({ step, manifest, path }: SavedCheckpoint) => `${step}/${manifest}/${path}`;
+
+/** Chooses the checkpoint of the earlier run with which the new one begins. */
+export function Checkpoints({
+  draft: { source },
+  onChange,
+}: {
+  draft: Draft;
+  onChange: (checkpoint: Source["checkpoint"]) => void;
+}) {
+  const [saved, setSaved] = useState<SavedCheckpoint[]>([]);
+  const id = source?.id ?? "";
+  useEffect(() => {
+    let isCurrent = true;
+    void allPages<Schemas["CheckpointsOut"]>((after) =>
+      data(
+        api.GET("/api/v1/runs/{id}/checkpoints", {
+          params: { path: { id }, query: after === null ? {} : { after } },
+        }),
+      ),
+    )
+      .then((pages) => startPoints(pages.flatMap(({ checkpoints }) => checkpoints)))
+      .catch(() => [])
+      .then((found) => isCurrent && setSaved(found));
+    return () => {
+      isCurrent = false;
+    };
+  }, [id]);
+  if (saved.length === 0 || source === null) {
+    return null;
+  }
+  return (
+    <section class={fields["section"]} aria-label="start">
+      <div class={fields["field"]}>
+        <label for="new-checkpoint">Start from</label>
+        <select
+          id="new-checkpoint"
+          value={source.checkpoint === null ? "" : keyOf(source.checkpoint)}
+          onChange={(event) => {
+            onChange(saved.find((each) => keyOf(each) === event.currentTarget.value) ?? null);
+          }}
+        >
+          <option value="">the beginning</option>
+          {saved.map((each) => (
+            <option key={keyOf(each)} value={keyOf(each)}>
+              the checkpoint of step {each.step}
+              {each.path !== "" && `, saved by the script as ${each.path}`}
+            </option>
+          ))}
+        </select>
+      </div>
+    </section>
+  );
+}
