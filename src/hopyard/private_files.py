@@ -114,12 +114,17 @@ def make_folder_below(folder: Path, name: str) -> int:
 
 
 def remove_below(folder: Path, path: str) -> None:
-    """Removes a file or a folder below `folder`, as `remove_tree` does, if no link leads to it."""
+    """Removes a file or a folder below `folder`, as `remove_tree` does, if no link leads to it.
+
+    A folder gets another name first. So a reader finds all of it or nothing, also after a crash.
+    """
     with suppress(OSError), _parent_below(folder, path) as (parent, name):
         try:
             os.unlink(name, dir_fd=parent)
-        except OSError:
-            _remove_tree(name, parent)
+        except IsADirectoryError:
+            hidden = f".gone-{os.urandom(8).hex()}"
+            os.rename(name, hidden, src_dir_fd=parent, dst_dir_fd=parent)
+            _remove_tree(hidden, parent)
 
 
 def move_below(folder: Path, path: str, target: Path) -> None:

@@ -157,7 +157,7 @@ def test_logs_and_metrics_of_all_ranks_roll_back_together(server_home: ServerHom
     kill(server_home.replica_status(run)["pid"])
     gate.touch()
     run = server_home.wait_for_phase(name, "succeeded")
-    assert attempts_of(server_home, run)[-1]["resumed_from_step"]
+    assert attempts_of(server_home, run)[-1]["resumed_from_step"] == 50
     for rank in (0, 1):
         assert [line for line in server_home.log(run, rank=rank).splitlines() if line.startswith("step")] == [
             f"step {n}" for n in range(60)

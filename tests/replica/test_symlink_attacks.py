@@ -27,6 +27,7 @@ from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
 from hopyard.replica.replica_log import redirect_standard_streams
 from hopyard.replica.unstored_folders import UnstoredFolders
 from hopyard.replica.user_process import open_stream
+from hopyard.sdk.checkpoints import discard_folder
 from hopyard.sdk.punch_hole import BLOCK_BYTES, punch_hole
 from hopyard.sdk.report_limit import ReportLimit
 from tests.engines.local.engine_fixture import LocalEngineFixture
@@ -165,6 +166,34 @@ def test_older_checkpoint_is_removed_after_upload(tmp_path: Path, monkeypatch: p
         dict,
     ).finish()
     assert [path.name for path in folder.checkpoints.iterdir()] == ["2"]
+
+
+def test_checkpoint_that_is_removed_during_its_upload_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, spec, _ = _replica_of(tmp_path)
+    for name in ("1", "2", "3"):
+        (make_folder(folder.checkpoints / name) / "data").write_text(name)
+        folder.append_json("events", kind="checkpoint", step=int(name), folder=name)
+    recorded: list[object] = []
+    client = SimpleNamespace(create_attempt_checkpoint=lambda attempt, body: recorded.append(body["step"]))
+
+    def upload(client: object, descriptor: int) -> SimpleNamespace:
+        if (step := Path(f"/proc/self/fd/{descriptor}").readlink().name) in ("1", "2"):
+            discard_folder(str(folder.checkpoints / step))
+        if step == "2":  # saved again
+            make_folder(folder.checkpoints / step)
+        return SimpleNamespace(digest="", size_bytes=0)
+
+    monkeypatch.setattr(checkpoint_uploads, "upload_folder", upload)
+    CheckpointUploader(
+        folder,
+        spec,
+        SimpleNamespace(client=client),  # type: ignore[arg-type]
+        UnstoredFolders(folder, spec),
+        dict,
+    ).finish()
+    assert recorded == [3]
 
 
 def test_unstored_folder_is_not_moved_through_link(tmp_path: Path) -> None:

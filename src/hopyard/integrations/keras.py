@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from hopyard.sdk import rng_state
+from hopyard.sdk.checkpoints import clear_remains, discard_folder
 from hopyard.sdk.framework_loop import FrameworkLoop, checkpoint_folder, may_resume
 from hopyard.sdk.restored_hyperparameters import Settings, apply_changes, capture_settings
 
@@ -101,8 +102,9 @@ class HopCallback(keras.callbacks.Callback):  # type: ignore[misc]  # its base h
         if self._loop is None or self._loop.session.group.rank() != 0:
             return
         scratch, final = Path(self.folder, f"tmp-{_PREFIX}{self._epochs}"), self._path(self._epochs)
-        for leftover in (scratch, final):
-            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+        clear_remains(self.folder, _PREFIX)
+        discard_folder(str(final))
         scratch.mkdir(parents=True)
         (scratch / _RNG_FILE).write_bytes(pickle.dumps({**rng_state.capture(), _BUILT: self._built}))
         self._backup(str(scratch)).on_epoch_end(self._epochs - 1)
@@ -110,7 +112,7 @@ class HopCallback(keras.callbacks.Callback):  # type: ignore[misc]  # its base h
         # those of a later epoch are of another training in this folder
         earlier = [epoch for epoch in self._saved_epochs() if epoch <= self._epochs]
         for epoch in earlier[: -self._keep]:
-            shutil.rmtree(self._path(epoch), ignore_errors=True)
+            discard_folder(str(self._path(epoch)))
 
     def _backup(self, folder: str) -> Any:
         """Returns Keras's own callback, which writes and reads the files of one checkpoint."""

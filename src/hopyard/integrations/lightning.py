@@ -8,7 +8,6 @@ trainer.fit(model, loader, ckpt_path=hopyard.last_checkpoint())
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.sdk import rng_state
+from hopyard.sdk.checkpoints import clear_remains, discard_folder
 from hopyard.sdk.framework_loop import FrameworkLoop, checkpoint_folder, may_resume
 from hopyard.sdk.restored_hyperparameters import Settings, apply_changes, capture_settings
 
@@ -162,8 +162,11 @@ class HopCallback(Checkpoint):  # type: ignore[misc]  # its base has no types he
         # those of a later step are of another training in this folder
         earlier = [step for step in self._saved_steps() if step <= self._saved]
         for step in earlier[: -self._keep] if trainer.is_global_zero else ():
+            path = self._path(step)
             with suppress(FileNotFoundError, NotADirectoryError):
-                shutil.rmtree(self._path(step)) if self._path(step).is_dir() else self._path(step).unlink()
+                discard_folder(str(path)) if path.is_dir() else path.unlink()
+        if trainer.is_global_zero:
+            clear_remains(str(self.folder), _PREFIX)
 
     def _restore_generators(self, trainer: Trainer) -> None:
         states = self._restored.pop("random_state", None)

@@ -168,18 +168,32 @@ class CheckpointUploader:
     def _folder_of(self, event: dict[str, Any]) -> Path:
         return self.folder.checkpoints / Path(str(event.get("folder"))).name
 
+    def _open(self, folder: Path) -> int:
+        return open_below(
+            self.folder.root, f"{self.folder.checkpoints.name}/{folder.name}", os.O_RDONLY | os.O_DIRECTORY
+        )
+
+    def _is_in_place(self, folder: Path, descriptor: int) -> bool:
+        """Returns whether this open folder still has its name."""
+        try:
+            current = self._open(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            return os.path.samestat(os.fstat(current), os.fstat(descriptor))
+        finally:
+            os.close(current)
+
     def _upload(self, event: dict[str, Any]) -> None:
         step, folder = int(event["step"]), self._folder_of(event)
         try:
-            descriptor = open_below(
-                self.folder.root,
-                f"{self.folder.checkpoints.name}/{folder.name}",
-                os.O_RDONLY | os.O_DIRECTORY,
-            )
+            descriptor = self._open(folder)
         except (FileNotFoundError, NotADirectoryError):
             return  # saved again at the same step, or removed by the script: there is nothing to upload
         try:
             tree = upload_folder(self.server.client, descriptor)
+            if not self._is_in_place(folder, descriptor):
+                return  # as above, but during the upload: some files may be missing
         finally:
             os.close(descriptor)
         launch = self.spec.launch

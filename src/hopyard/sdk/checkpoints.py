@@ -26,6 +26,7 @@ from hopyard.sdk.object_state import StateKind
 INDEX_FILE = "hopyard.json"
 _RNG_FILE = "random-state.pkl"  # no bound object has a name with `-`
 _FORMAT_VERSION = 1
+_REMAINS = ".old-"  # the prefix of folders that are being removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,23 @@ def _remove(folder: str) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def discard_folder(folder: str) -> None:
+    """Removes a folder that its readers find by its name. They find all of it or nothing, also if this
+    process is killed meanwhile: then the remains have another name, see `clear_remains`."""
+    hidden = f"{os.path.dirname(folder)}/{_REMAINS}{os.path.basename(folder)}-{os.urandom(6).hex()}"
+    with suppress(FileNotFoundError):
+        os.rename(folder, hidden)
+        _remove(hidden)
+
+
+def clear_remains(root: str, prefix: str = "") -> None:
+    """Removes what killed processes left in `root` of discarded folders whose names began with `prefix`."""
+    with suppress(OSError), os.scandir(root) as entries:
+        for entry in entries:
+            if entry.name.startswith(_REMAINS + prefix):
+                _remove(entry.path)
 
 
 def write_checkpoint(
@@ -179,10 +197,7 @@ def _publish(scratch: str, final: str) -> None:
         except OSError:
             if not os.path.isdir(final):
                 raise
-        replaced = f"{os.path.dirname(final)}/.old-{os.path.basename(final)}-{os.urandom(6).hex()}"
-        with suppress(FileNotFoundError):
-            os.rename(final, replaced)
-            _remove(replaced)
+        discard_folder(final)
 
 
 def _path_in_checkpoint(folder: str, name: str) -> str:
@@ -245,11 +260,8 @@ def prune_checkpoints(root: str, count: int) -> None:
     interrupted save."""
     paths: list[tuple[float, str]] = []
     with suppress(OSError), os.scandir(root) as entries:
-        for entry in entries:
-            if entry.name.isdecimal():
-                paths.append((entry.stat().st_mtime, entry.path))
-            elif entry.name.startswith(".old-"):
-                _remove(entry.path)
+        paths += [(entry.stat().st_mtime, entry.path) for entry in entries if entry.name.isdecimal()]
+    clear_remains(root)
     if len(paths) <= count:
         return
     paths.sort()
@@ -257,7 +269,7 @@ def prune_checkpoints(root: str, count: int) -> None:
     best = _best_path(indexes)
     for _, path in paths[: -count or None]:
         if path != best and not indexes[path].get("kept"):
-            _remove(path)
+            discard_folder(path)
 
 
 def _best_path(indexes: Mapping[str, Mapping[str, Any]]) -> str | None:
