@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from hopyard.config.git_settings import GitSettings
 from hopyard.datasets.ignore_rules import HOPIGNORE
@@ -58,9 +59,9 @@ class GitCode(NamedTuple):
 async def fetch_git_code(folder: Path, address: GitAddress, ref: str, settings: GitSettings) -> GitCode:
     """Returns the code of a branch, tag or commit, "" for the default branch. folder: an empty one, which the
     caller removes. Raises SpecError for a repository that cannot be fetched or is too large."""
-    async with asyncio.timeout(settings.timeout_s) as deadline:
-        git = _Git(folder, address, settings)
-        try:
+    git = _Git(folder, address, settings)
+    try:
+        async with asyncio.timeout(settings.timeout_s):
             await git.run("init", "--quiet", "--template=")
             target = ("--", address.url, ref or "HEAD")
             await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", *target)
@@ -69,12 +70,11 @@ async def fetch_git_code(folder: Path, address: GitAddress, ref: str, settings: 
                 await git.run("ls-tree", "-r", "-l", "-z", "FETCH_HEAD"), settings.max_bytes
             )
             await git.run("checkout", "--quiet", "--detach", "FETCH_HEAD")
-        except TimeoutError:
-            raise SpecError(
-                f"address: the repository was not fetched within {settings.timeout_s:.0f} s",
-                hints=("clone it on your machine, and upload the folder",),
-            ) from None
-        deadline.reschedule(None)
+    except TimeoutError:
+        raise SpecError(
+            f"address: the repository was not fetched within {settings.timeout_s:.0f} s",
+            hints=("clone it on your machine, and upload the folder",),
+        ) from None
     tree = await asyncio.to_thread(_pack, folder)
     return GitCode(tree, commit, submodules)
 
@@ -128,27 +128,39 @@ class _Git:
     async def run(self, *arguments: str) -> bytes:
         """Returns the output of a command. Raises SpecError if it fails, or prints too much."""
         words = ["git", *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments]
+        folder = self._folder.parent
+        # Files, not pipes: uvloop leaves the ends of its pipes open in the program that watches git, so they
+        # would never end.
+        with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
+            watched, held = os.pipe()
+            try:
+                code = await self._wait(words, watched, output, errors)
+            finally:
+                os.close(watched)
+                os.close(held)
+            if code:
+                raise _failure(self._url, _begin(errors, _MAX_ERROR_BYTES).decode(errors="replace"))
+            text = _begin(output, _MAX_LISTING_BYTES + 1)
+        if len(text) > _MAX_LISTING_BYTES:
+            raise SpecError("address: the repository has too many files", hints=("upload a part of it",))
+        return text
+
+    async def _wait(self, words: Sequence[str], watched: int, output: BinaryIO, errors: BinaryIO) -> int:
+        """Returns the exit status of git, which ends with the other end of the pipe `watched`."""
         process = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", _WATCHED, self._blocks, *words),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stdin=watched,
+            stdout=output,
+            stderr=errors,
             env=self._environment,
             cwd=self._folder,
             start_new_session=True,
         )
-        assert process.stdout is not None and process.stderr is not None
         try:
-            output, errors = await asyncio.gather(
-                _read(process.stdout, _MAX_LISTING_BYTES), _read(process.stderr, _MAX_ERROR_BYTES)
-            )
-            code = await process.wait()
+            return await process.wait()
         finally:
             _kill_group(process.pid)
             await process.wait()
-        if code:
-            raise _failure(self._url, errors.decode(errors="replace"))
-        return output
 
 
 def _kill_group(pid: int) -> None:
@@ -157,15 +169,9 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, 9)
 
 
-async def _read(stream: asyncio.StreamReader, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while data := await stream.read(2**16):
-        size += len(data)
-        if size > limit:
-            raise SpecError("address: the repository has too many files", hints=("upload a part of it",))
-        parts.append(data)
-    return b"".join(parts)
+def _begin(file: BinaryIO, limit: int) -> bytes:
+    file.seek(0)
+    return file.read(limit)
 
 
 def _failure(url: str, errors: str) -> SpecError:
