@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +17,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import psutil
 import pytest
+import uvloop
 from aiosmtpd.smtp import SMTP, AuthResult
 
 from hopyard.config.notification_settings import (
@@ -192,3 +196,14 @@ async def test_command_gets_the_message(tmp_path: Path) -> None:
         await TargetSender(settings).send("broken", MESSAGE)
     with pytest.raises(DeliveryFailed, match="No such file"):
         await TargetSender(settings).send("missing", MESSAGE)
+
+
+def test_command_may_leave_a_program_in_the_background(tmp_path: Path) -> None:
+    """In the event loop of a server."""
+    script = f'sleep 600 </dev/null >/dev/null 2>&1 & echo $! >"{tmp_path}/pid"'
+    settings = NotificationSettings(targets={"player": CommandTarget(("sh", "-c", script))})
+    try:
+        uvloop.run(TargetSender(settings).send("player", MESSAGE))
+        assert psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

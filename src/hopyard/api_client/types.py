@@ -847,11 +847,14 @@ class GitCodeIn(TypedDict):
 
 class GitCodeOut(TypedDict):
     """code: the manifest of the files. git: for the spec of the run. paths: of files, the first 2000.
-    submodules: which were not fetched."""
+    submodules: which were not fetched. left_out: other files of the commit that the code lacks.
+    lfs_pointers: files that are pointers of Git LFS in place of the content. Both: the first 200."""
 
     code: str
     files: int
     git: GitState
+    left_out: NotRequired[list[LeftOutOut]]
+    lfs_pointers: NotRequired[list[str]]
     paths: list[str]
     size_bytes: int
     submodules: list[str]
@@ -996,6 +999,13 @@ class LeaderboardBlock(TypedDict):
     metric: NotRequired[str]
     title: NotRequired[str]
     type: Literal["leaderboard"]
+
+
+class LeftOutOut(TypedDict):
+    """A file of the commit that is not part of the code, and why."""
+
+    path: str
+    reason: str
 
 
 class LocateOut(TypedDict):

@@ -8,6 +8,7 @@ import os
 import signal
 import smtplib
 import ssl
+import tempfile
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from hopyard.domain.text import escape
 from hopyard.errors import DeliveryFailed, SpecError
 
 TIMEOUT_S = 15.0
+_MAX_READ_BYTES = 64 * 1024
 _MAX_OUTPUT = 200  # characters of a command's errors
 
 
@@ -110,26 +112,33 @@ async def _run(command: CommandTarget, message: Message) -> None:
     body = json_body(message, datetime.now(UTC))
     names = {f"HOPYARD_{key.upper()}": str(value) for key, value in body.items() if key != "fields"}
     program = command.arguments[0]
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command.arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **{name: text.replace("\0", " ") for name, text in names.items()}},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise DeliveryFailed(f"{program}: {error.strerror or error}") from error
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            _, errors = await process.communicate(json.dumps(body).encode())
-    except TimeoutError as error:
-        raise DeliveryFailed(f"{program} did not end within {TIMEOUT_S:g} s") from error
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+    # Files, not pipes: uvloop leaves the ends of its pipes open in the program, and one that it starts in the
+    # background would keep them.
+    with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as errors:
+        sent.write(json.dumps(body).encode())
+        sent.seek(0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command.arguments,
+                stdin=sent,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, **{name: text.replace("\0", " ") for name, text in names.items()}},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DeliveryFailed(f"{program}: {error.strerror or error}") from error
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await process.wait()
+        except TimeoutError as error:
+            raise DeliveryFailed(f"{program} did not end within {TIMEOUT_S:g} s") from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        errors.seek(0)
+        output = errors.read(_MAX_READ_BYTES)
     if process.returncode:
-        text = " ".join(errors.decode("utf-8", "replace").split())[:_MAX_OUTPUT]
+        text = " ".join(output.decode("utf-8", "replace").split())[:_MAX_OUTPUT]
         raise DeliveryFailed(f"{program} ended with code {process.returncode}{f': {text}' if text else ''}")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from hopyard.config.home import Home
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.private_files import make_folder, open_file
+from hopyard.server.scratch_folder import scratch_folder
 from hopyard.server.services import Services
 
 MAX_FILES = 5000
@@ -28,9 +27,7 @@ async def code_folder(services: Services, code: Digest | None) -> AsyncIterator[
     It has the files nearest to the root, at most MAX_FILES. Files that are large, or no text by their names,
     are empty there; links are left out. Raises MissingBlobs, SpecError for a blob that is no manifest.
     """
-    scratch = make_folder(Home(Path(services.home)).scratch)
-    with tempfile.TemporaryDirectory(prefix="code-", dir=scratch) as name:
-        folder = Path(name)
+    async with scratch_folder(services, "code-") as folder:
         if code is not None:
             await services.manifests.require_complete(code, subject="code")
             (await services.remote_blobs.fetch_missing([code])).check_reachable()

@@ -7,25 +7,33 @@ and other protocols than that of the address.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
+import re
 import shutil
+import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, NoReturn, cast
 
 from hopyard.config.git_settings import GitSettings
 from hopyard.datasets.ignore_rules import HOPIGNORE
+from hopyard.datasets.lfs_pointers import find_lfs_pointers
 from hopyard.datasets.pack import CODE_RULES, pack_tree
 from hopyard.datasets.packed_tree import PackedTree
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.git_address import GitAddress
+from hopyard.domain.manifest import Manifest
 from hopyard.domain.text import escape
-from hopyard.errors import SpecError
+from hopyard.errors import SpecError, StorageFull
 
 MAX_FILES = 100_000
+_MAX_NAMED = 200  # files that are left out, and pointers
+_FETCHES = 3  # of a branch that moves meanwhile
+_COMMIT, _SHORT_COMMIT = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{4,39}")
 _MAX_LISTING_BYTES, _MAX_ERROR_BYTES = 64 * 2**20, 64 * 1024
 _BLOCK_BYTES = 512  # of `ulimit -f`
 # settings of the network of the machine, which have no effect on what git runs
@@ -48,25 +56,41 @@ _SETTINGS = (
 )
 
 
+class LeftOutPath(NamedTuple):
+    """A file of a commit that is not in the code of a run, and why."""
+
+    path: str
+    reason: str
+
+
 class GitCode(NamedTuple):
-    """The packed files of a commit. submodules: their paths, which are empty in the tree."""
+    """The packed files of a commit. submodules: their paths, which are empty in the tree. left_out: other
+    files of the commit that the tree lacks. lfs_pointers: files that are pointers of Git LFS."""
 
     tree: PackedTree
     commit: str
     submodules: tuple[str, ...]
+    left_out: tuple[LeftOutPath, ...]
+    lfs_pointers: tuple[str, ...]
+
+
+class _Listing(NamedTuple):
+    """The entries of a commit: the paths of its submodules, and of all files and links."""
+
+    submodules: tuple[str, ...]
+    paths: tuple[bytes, ...]
 
 
 async def fetch_git_code(folder: Path, address: GitAddress, ref: str, settings: GitSettings) -> GitCode:
     """Returns the code of a branch, tag or commit, "" for the default branch. folder: an empty one, which the
-    caller removes. Raises SpecError for a repository that cannot be fetched or is too large."""
-    git = _Git(folder, address, settings)
+    caller removes. Raises SpecError for a repository that cannot be fetched or is too large, StorageFull."""
+    git = _Git(folder, address, ref, settings)
     try:
         async with asyncio.timeout(settings.timeout_s):
             await git.run("init", "--quiet", "--template=")
-            target = ("--", address.url, ref or "HEAD")
-            await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", *target)
-            commit = (await git.run("rev-parse", "FETCH_HEAD^{commit}")).decode().strip()
-            submodules = _check_listing(
+            await _fetch(git, address, ref)
+            commit = (await git.run("rev-parse", "--verify", "FETCH_HEAD^{commit}")).decode().strip()
+            listing = _check_listing(
                 await git.run("ls-tree", "-r", "-l", "-z", "FETCH_HEAD"), settings.max_bytes
             )
             await git.run("checkout", "--quiet", "--detach", "FETCH_HEAD")
@@ -75,42 +99,72 @@ async def fetch_git_code(folder: Path, address: GitAddress, ref: str, settings: 
             f"address: the repository was not fetched within {settings.timeout_s:.0f} s",
             hints=("clone it on your machine, and upload the folder",),
         ) from None
-    tree = await asyncio.to_thread(_pack, folder)
-    return GitCode(tree, commit, submodules)
+    tree, left_out, pointers = await asyncio.to_thread(_pack, folder, listing)
+    return GitCode(tree, commit, listing.submodules, left_out, pointers)
 
 
-def _pack(folder: Path) -> PackedTree:
+async def _fetch(git: _Git, address: GitAddress, ref: str) -> None:
+    target = ("--", address.url, ref or "HEAD")
+    for attempt in range(_FETCHES):
+        try:
+            await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", *target)
+            return
+        except SpecError:
+            # A branch was moved between the list of the server's branches and the request of its commit.
+            if not git.lacks_commit or attempt == _FETCHES - 1 or _COMMIT.fullmatch(ref):
+                raise
+
+
+def _pack(folder: Path, listing: _Listing) -> tuple[PackedTree, tuple[LeftOutPath, ...], tuple[str, ...]]:
     shutil.rmtree(folder / ".git")
     # each file is tracked, so `.gitignore` leaves out none
-    return pack_tree(folder, rules=replace(CODE_RULES, files=(HOPIGNORE,), include_parents=False))
+    tree = pack_tree(folder, rules=replace(CODE_RULES, files=(HOPIGNORE,), include_parents=False))
+    left_out = itertools.islice(_left_out(tree, listing.paths), _MAX_NAMED)
+    return tree, tuple(left_out), tuple(itertools.islice(find_lfs_pointers(tree), _MAX_NAMED))
 
 
-def _check_listing(listing: bytes, max_bytes: int) -> tuple[str, ...]:
-    """Returns the submodules of `ls-tree -r -l -z`. Raises SpecError for a tree that is too large."""
-    entries = [entry for entry in listing.split(b"\0") if entry]
-    submodules: list[str] = []
+def _left_out(tree: PackedTree, paths: Sequence[bytes]) -> Iterator[LeftOutPath]:
+    manifest = Manifest.decode(tree.encoded)
+    packed = {os.fsencode(entry.path) for entry in (*manifest.files, *manifest.links)}
+    reasons = {os.fsencode(entry.path.rstrip("/")): entry.reason for entry in tree.left_out}
+    reasons |= {os.fsencode(path): "a link out of the code" for path, _ in tree.outside_links}
+    for path in paths:
+        if path not in packed:
+            parts = path.split(b"/")
+            above = (b"/".join(parts[: count + 1]) for count in range(len(parts)))
+            reason = next((reasons[each] for each in above if each in reasons), "left out by default")
+            yield LeftOutPath(escape(path.decode(errors="replace")), escape(reason))
+
+
+def _check_listing(listing: bytes, max_bytes: int) -> _Listing:
+    """Parses the output of `ls-tree -r -l -z`. Raises SpecError for a tree that is too large."""
+    submodules, paths = list[str](), list[bytes]()
     total = 0
-    for entry in entries:
+    for entry in filter(None, listing.split(b"\0")):
         head, _, path = entry.partition(b"\t")
         _, kind, _, size = head.split()
         if kind == b"commit":
             submodules.append(escape(path.decode(errors="replace")))
         else:
             total += int(size)
-    if len(entries) > MAX_FILES or total > max_bytes:
+            paths.append(path)
+    if len(paths) + len(submodules) > MAX_FILES or total > max_bytes:
         raise SpecError(
-            f"address: the repository has {len(entries):,} files of {format_bytes(total)}, and "
+            f"address: the repository has {len(paths):,} files of {format_bytes(total)}, and "
             f"{MAX_FILES:,} files of {format_bytes(max_bytes)} are allowed",
             hints=("push data with `hop dataset push`, and keep the code apart",),
         )
-    return tuple(submodules)
+    return _Listing(tuple(submodules), tuple(paths))
 
 
 class _Git:
-    """Runs git in a folder. url: for messages."""
+    """Runs git in a folder. ref: for messages. lacks_commit: whether the last command failed because the
+    server of the repository does not have the commit."""
 
-    def __init__(self, folder: Path, address: GitAddress, settings: GitSettings) -> None:
-        self._folder, self._url = folder, address.url
+    def __init__(self, folder: Path, address: GitAddress, ref: str, settings: GitSettings) -> None:
+        self._folder, self._url, self._ref = folder, address.url, ref
+        self._max_bytes = settings.max_bytes
+        self.lacks_commit = False
         self._blocks = str(settings.max_bytes // _BLOCK_BYTES)
         self._environment = {
             **{name: os.environ[name] for name in (*_PASSED, *_PASSED_OF_GIT) if name in os.environ},
@@ -131,7 +185,9 @@ class _Git:
         folder = self._folder.parent
         # Files, not pipes: uvloop leaves the ends of its pipes open in the program that watches git, so they
         # would never end.
-        with tempfile.TemporaryFile(dir=folder) as output, tempfile.TemporaryFile(dir=folder) as errors:
+        with _open_scratch(folder) as output, _open_scratch(folder) as errors:
+            errors.write(bytes(_MAX_ERROR_BYTES))  # the disk may be full when git reports that
+            errors.seek(0)
             watched, held = os.pipe()
             try:
                 code = await self._wait(words, watched, output, errors)
@@ -139,11 +195,46 @@ class _Git:
                 os.close(watched)
                 os.close(held)
             if code:
-                raise _failure(self._url, _begin(errors, _MAX_ERROR_BYTES).decode(errors="replace"))
+                self._fail(code, _begin(errors, _MAX_ERROR_BYTES).rstrip(b"\0").decode(errors="replace"))
             text = _begin(output, _MAX_LISTING_BYTES + 1)
         if len(text) > _MAX_LISTING_BYTES:
             raise SpecError("address: the repository has too many files", hints=("upload a part of it",))
         return text
+
+    def _fail(self, code: int, errors: str) -> NoReturn:
+        """Raises the error that the messages of git describe."""
+        lines = [line for line in errors.splitlines() if line.strip()]
+        reason = escape(lines[-1].removeprefix("fatal: ")[:300]) if lines else "git failed"
+        hints = ("check the address and the branch", "or clone it on your machine, and upload the folder")
+
+        def has(*texts: str) -> bool:
+            return any(text in line for line in lines for text in texts)
+
+        if has("No space left on device"):
+            raise StorageFull(
+                "address: the disk of the server has no space left for the repository",
+                hints=("free some space, or remove runs and datasets with `hop rm` and `hop dataset rm`",),
+            )
+        # of git, or of a program that it started, by the limit of the size of a file
+        if code == -signal.SIGXFSZ or has("died of signal 25", "File too large"):
+            raise SpecError(
+                f"address: the repository is larger than {format_bytes(self._max_bytes)}",
+                hints=("push data with `hop dataset push`, and keep the code apart",),
+            )
+        if has("could not read Username", "Authentication failed"):
+            reason = "it does not exist, or is private"
+        if has("couldn't find remote ref"):
+            reason = "it has no such branch or tag"
+            if not self._ref:
+                reason = "it is empty, or its default branch does not exist"
+                hints = ("name a branch", *hints[1:])
+            elif _SHORT_COMMIT.fullmatch(self._ref):
+                hints = ("give all 40 digits of a commit", *hints)
+        if has("not our ref", "unadvertised object"):
+            self.lacks_commit, reason = True, "it has no such commit"
+        if has("expected commit type", "Needed a single revision"):
+            reason = f"`{self._ref}` is no commit, but a folder or a file"
+        raise SpecError(f"address: {self._url} cannot be fetched: {reason}", hints=hints)
 
     async def _wait(self, words: Sequence[str], watched: int, output: BinaryIO, errors: BinaryIO) -> int:
         """Returns the exit status of git, which ends with the other end of the pipe `watched`."""
@@ -169,19 +260,14 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, 9)
 
 
+def _open_scratch(folder: Path) -> BinaryIO:
+    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder, buffering=0))
+
+
 def _begin(file: BinaryIO, limit: int) -> bytes:
     file.seek(0)
-    return file.read(limit)
-
-
-def _failure(url: str, errors: str) -> SpecError:
-    lines: Sequence[str] = [line for line in errors.splitlines() if line.strip()]
-    reason = escape(lines[-1].removeprefix("fatal: ")[:300]) if lines else "git failed"
-    if any("could not read Username" in line or "Authentication failed" in line for line in lines):
-        reason = "it does not exist, or is private"
-    if any("couldn't find remote ref" in line for line in lines):
-        reason = "it has no such branch or tag"
-    return SpecError(
-        f"address: {url} cannot be fetched: {reason}",
-        hints=("check the address and the branch", "or clone it on your machine, and upload the folder"),
-    )
+    parts = list[bytes]()
+    while limit > 0 and (data := file.read(min(limit, 2**20))):
+        parts.append(data)
+        limit -= len(data)
+    return b"".join(parts)

@@ -11,20 +11,25 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
+from blake3 import blake3
 
 from hopyard.config.git_settings import GitSettings
+from hopyard.config.home import Home
+from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import Manifest
+from hopyard.private_files import make_folder
 from tests.server.api_server import TOKEN, ApiServer, run_scenario
-from tests.server.test_server_process import wait_until
+from tests.server.test_server_process import server, wait_until
 from tests.server.test_stream_followers import listening_port
+from tests.small_disk import small_disk
 
 ENVIRONMENT = {
     **os.environ,
@@ -34,9 +39,11 @@ ENVIRONMENT = {
 
 
 class _Backend(BaseHTTPRequestHandler):
-    """Passes requests to `git http-backend`. `/moved` redirects."""
+    """Passes requests to `git http-backend`. `/moved` redirects. on_listed: called once, after the first list
+    of branches."""
 
     root = ""
+    on_listed: ClassVar[list[Callable[[], object]]] = []
 
     def _answer(self) -> None:
         path, _, query = self.path.partition("?")
@@ -73,6 +80,8 @@ class _Backend(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
+        if b"ls-refs" in body and self.on_listed:
+            self.on_listed.pop()()
         self.wfile.write(content)
 
     do_GET = do_POST = _answer
@@ -95,13 +104,26 @@ def repository(tmp_path: Path) -> Path:
     (folder / "train.py").write_text("print(1)\n")
     (folder / "kept.bin").write_bytes(b"tracked although ignored")
     (folder / ".gitignore").write_text("*.bin\n")
-    (folder / ".gitattributes").write_text("*.py filter=evil\n")
+    (folder / ".gitattributes").write_text("*.py filter=evil\n*.psd filter=lfs\n")
     (folder / "passwd").symlink_to("/etc/passwd")
+    (folder / "back\\slash.txt").write_text("a name that no tree holds")
+    (folder / "id_rsa").write_text("a key")
+    (folder / "image.psd").write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 9\n"
+    )
     (folder / ".gitmodules").write_text('[submodule "sub"]\n path = sub\n url = file:///etc\n')
     git(folder, "add", "-A", "-f")
     git(folder, "update-index", "--add", "--cacheinfo", "160000", "1" * 40, "sub")
     git(folder, "commit", "-qm", "first")
     git(folder, "branch", "other")
+    git(folder, "tag", "folder", "HEAD^{tree}")
+    (folder.parent / "empty").mkdir()
+    git(folder.parent / "empty", "init", "-q", "-b", "main")
+    (folder.parent / "bomb").mkdir()
+    (folder.parent / "bomb" / "zeros").write_bytes(bytes(2**20))
+    git(folder.parent / "bomb", "init", "-q", "-b", "main")
+    git(folder.parent / "bomb", "add", "zeros")
+    git(folder.parent / "bomb", "commit", "-qm", "first")
     return folder
 
 
@@ -185,6 +207,10 @@ def test_addresses_and_repositories_that_are_refused(tmp_path: Path, origin: str
             ("ssh://-oProxyCommand=id/x", "", 400, "characters"),
             (f"{origin}/code", "--upload-pack=id", 400, "not a branch"),
             (f"{origin}/code", "nothing", 400, "no such branch"),
+            (f"{origin}/code", "abc1234", 400, "no such branch"),
+            (f"{origin}/code", "1" * 40, 400, "no such commit"),
+            (f"{origin}/code", "folder", 400, "no commit, but a folder"),
+            (f"{origin}/empty", "", 400, "it is empty"),
             (f"{origin}/absent", "", 400, "cannot be fetched"),
             (f"{origin}/moved", "", 400, "cannot be fetched"),
             ("ssh://127.0.0.1:9/code", "", 400, "cannot be fetched"),
@@ -194,9 +220,87 @@ def test_addresses_and_repositories_that_are_refused(tmp_path: Path, origin: str
             assert response["error"]["hints"]
         object.__setattr__(api.services, "git", replace(allowed, max_bytes=20))
         large = await api.request("POST", "/code/git", {"address": f"{origin}/code"}, status=400)
-        assert "address" in large["error"]["message"]
+        assert "address: the repository is larger than 20 B" in large["error"]["message"]
+        object.__setattr__(api.services, "git", replace(allowed, max_bytes=100_000))
+        packed_well = await api.request("POST", "/code/git", {"address": f"{origin}/bomb"}, status=400)
+        assert "1 files of 1 MiB" in packed_well["error"]["message"]
 
     run_scenario(tmp_path, scenario)
+
+
+def test_server_process_names_what_it_leaves_out(
+    tmp_path: Path, repository: Path, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real server: its event loop is another one than that of the other tests."""
+    home = Home(tmp_path / "home").create()
+    home.settings_file.write_text(f"git: {{hosts: ['{origin}']}}\n")
+    with server(home) as (_, client):
+        found = client.fetch_git_code({"address": f"{origin}/code", "ref": ""})
+        assert found["git"]["commit"] == git(repository, "rev-parse", "HEAD")
+        assert found["left_out"] == [
+            {"path": "back\\slash.txt", "reason": "it holds a backslash"},
+            {"path": "id_rsa", "reason": "left out by default"},
+            {"path": "passwd", "reason": "a link out of the code"},
+        ]
+        assert (found["submodules"], found["lfs_pointers"]) == (["sub"], ["image.psd"])
+        commit = found["git"]["commit"]
+        assert client.fetch_git_code({"address": f"{origin}/code", "ref": commit})["git"]["branch"] == ""
+        assert not list(home.scratch.iterdir())
+
+
+def test_branch_that_moves_during_the_fetch_is_fetched_again(
+    tmp_path: Path, repository: Path, origin: str
+) -> None:
+    def move() -> None:
+        git(repository, "checkout", "-q", "main")
+        git(repository, "branch", "-D", "other")
+        git(repository, "tag", "-d", "folder")
+        git(repository, "commit", "-q", "--amend", "-m", "moved")
+        git(repository, "reflog", "expire", "--expire=now", "--all")
+        git(repository, "gc", "-q", "--prune=now")
+
+    async def scenario(api: ApiServer) -> None:
+        object.__setattr__(api.services, "git", GitSettings(hosts=(origin,)))
+        before = git(repository, "rev-parse", "main")
+        _Backend.on_listed.append(move)
+        found = await api.request("POST", "/code/git", {"address": f"{origin}/code", "ref": "main"})
+        assert found["git"]["commit"] == git(repository, "rev-parse", "main") != before
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_repository_on_a_full_disk_is_refused_and_leaves_nothing(
+    tmp_path: Path, repository: Path, origin: str
+) -> None:
+    (repository / "weights").write_bytes(os.urandom(3 * 2**20))
+    git(repository, "add", "-f", "weights")
+    git(repository, "commit", "-qm", "weights")
+
+    async def scenario(api: ApiServer) -> None:
+        object.__setattr__(api.services, "git", GitSettings(hosts=(origin,)))
+        scratch = make_folder(Home(Path(api.services.home)).scratch)
+        with small_disk(scratch, 2 * 2**20):
+            response = await api.request("POST", "/code/git", {"address": f"{origin}/code"}, status=507)
+            assert response["error"]["code"] == "storage_full" and response["error"]["hints"]
+            assert not list(scratch.iterdir())
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_repository_beyond_the_quota_is_not_stored(tmp_path: Path, repository: Path, origin: str) -> None:
+    (repository / "weights").write_bytes(data := os.urandom(3 * 2**20))
+    git(repository, "add", "-f", "weights")
+    git(repository, "commit", "-qm", "weights")
+
+    async def scenario(api: ApiServer) -> None:
+        object.__setattr__(api.services, "git", GitSettings(hosts=(origin,)))
+        response = await api.request("POST", "/code/git", {"address": f"{origin}/code"}, status=507)
+        assert "this upload adds" in response["error"]["message"]
+        digest = Digest(blake3(data).hexdigest())
+        assert await api.services.blobs.find_missing([digest]) == [digest]
+        await api.request("POST", "/code/git", {"address": f"{origin}/code", "ref": "other"})
+
+    run_scenario(tmp_path, scenario, quota_bytes=2 * 2**20)
 
 
 FETCH = """
@@ -248,9 +352,23 @@ def test_slow_fetch_delays_nothing_else_and_ends_with_its_client(
     run_scenario(tmp_path, scenario)
 
 
+def test_repository_that_is_too_slow_is_refused(
+    tmp_path: Path, silent_origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    async def scenario(api: ApiServer) -> None:
+        object.__setattr__(api.services, "git", GitSettings(hosts=(silent_origin,), timeout_s=1.0))
+        response = await api.request("POST", "/code/git", {"address": f"{silent_origin}/code"}, status=400)
+        assert "was not fetched within 1 s" in response["error"]["message"]
+        assert not fetching(silent_origin) and not list(Home(Path(api.services.home)).scratch.iterdir())
+
+    run_scenario(tmp_path, scenario)
+
+
 def test_fetch_ends_with_a_killed_server(tmp_path: Path, silent_origin: str) -> None:
     words = [sys.executable, "-c", FETCH, str(tmp_path), f"{silent_origin}/code"]
-    with subprocess.Popen(words, env={**os.environ, "NO_PROXY": "127.0.0.1"}) as server:
+    with subprocess.Popen(words, env={**os.environ, "NO_PROXY": "127.0.0.1"}) as process:
         wait_until(lambda: fetching(silent_origin))
-        server.send_signal(signal.SIGKILL)
+        process.send_signal(signal.SIGKILL)
         wait_until(lambda: not fetching(silent_origin))

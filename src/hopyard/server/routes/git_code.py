@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hopyard.config.home import Home
 from hopyard.config.schemas.fields import LINE, RequestModel
 from hopyard.domain.git_address import check_git_host, check_git_ref, parse_git_address
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import GitState
-from hopyard.private_files import make_folder
 from hopyard.server.client_watch import cancelled_with_client
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.git_code import GitCode, fetch_git_code
 from hopyard.server.keyed_locks import KeyedLocks
+from hopyard.server.scratch_folder import scratch_folder
 from hopyard.server.services import Services
 from hopyard.server.store_blobs import store_blobs
 
@@ -35,9 +32,17 @@ class GitCodeIn(RequestModel):
     ref: Annotated[str, Meta(max_length=255, pattern=LINE)] = ""
 
 
+class LeftOutOut(Struct, frozen=True):
+    """A file of the commit that is not part of the code, and why."""
+
+    path: str
+    reason: str
+
+
 class GitCodeOut(Struct, frozen=True):
     """code: the manifest of the files. git: for the spec of the run. paths: of files, the first 2000.
-    submodules: which were not fetched."""
+    submodules: which were not fetched. left_out: other files of the commit that the code lacks.
+    lfs_pointers: files that are pointers of Git LFS in place of the content. Both: the first 200."""
 
     code: Digest
     git: GitState
@@ -45,6 +50,8 @@ class GitCodeOut(Struct, frozen=True):
     size_bytes: int
     paths: Sequence[str]
     submodules: Sequence[str]
+    left_out: Sequence[LeftOutOut] = ()
+    lfs_pointers: Sequence[str] = ()
 
 
 def git_code_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
@@ -66,15 +73,21 @@ def git_code_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         check_git_host(address, services.git.hosts)
         ref = check_git_ref(body.ref) if body.ref else ""
         await services.storage.check_quota(user)
-        scratch = make_folder(Home(Path(services.home)).scratch)
-        with tempfile.TemporaryDirectory(prefix="git-", dir=scratch, ignore_cleanup_errors=True) as name:
-            found = await fetch_git_code(Path(name), address, ref, services.git)
+        async with scratch_folder(services, "git-") as folder:
+            found = await fetch_git_code(folder, address, ref, services.git)
             async with services.blob_collector.paused():
                 await _store(services, user, found)
             paths = await asyncio.to_thread(_paths, found)
-        git = GitState(found.commit, branch=ref, remote=address.url)
+        git = GitState(found.commit, branch="" if ref == found.commit else ref, remote=address.url)
         return GitCodeOut(
-            found.tree.digest, git, found.tree.files, found.tree.size_bytes, paths, found.submodules
+            found.tree.digest,
+            git,
+            found.tree.files,
+            found.tree.size_bytes,
+            paths,
+            found.submodules,
+            [LeftOutOut(*each) for each in found.left_out],
+            found.lfs_pointers,
         )
 
     return [
@@ -94,7 +107,10 @@ async def _store(services: Services, user: str, found: GitCode) -> None:
     tree = found.tree
     group: list[tuple[Digest, bytes]] = []
     size = 0
-    for digest in await services.blobs.find_missing(tree.blobs()):
+    missing = await services.blobs.find_missing(tree.blobs())
+    if services.storage.has_quota:
+        await services.storage.check_quota(user, added_bytes=tree.size_of(missing))
+    for digest in missing:
         group.append((digest, await asyncio.to_thread(tree.read, digest)))
         size += len(group[-1][1])
         if size >= _STORED_BYTES:

@@ -146,7 +146,11 @@ function Git({ onCode }: { onCode: (code: Code) => void }) {
         paths: found.paths,
         files: found.files,
         sizeBytes: found.size_bytes,
-        leftOut: found.submodules.map((path) => ({ path, reason: "a submodule" })),
+        leftOut: [
+          ...found.submodules.map((path) => ({ path, reason: "a submodule" })),
+          ...found.lfs_pointers.map((path) => ({ path, reason: "a pointer of Git LFS in place of the content" })),
+          ...found.left_out,
+        ].slice(0, MAX_SHOWN),
         git: { ...found.git },
         note: `commit ${found.git.commit.slice(0, 12)}`,
       });
