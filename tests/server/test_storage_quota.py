@@ -121,6 +121,20 @@ def test_uploads_count_until_they_are_referenced_or_collected(tmp_path: Path) ->
     run_scenario(tmp_path, scenario, loops=False, quota_bytes=1_000_000)
 
 
+def test_refused_version_names_its_uploads(tmp_path: Path) -> None:
+    """They count until they are removed, although nothing refers to them."""
+
+    async def scenario(api: ApiServer) -> None:
+        await api.push_dataset("first", {"x": b"a" * 300_000})
+        tree = await api.put_tree({"y": b"b" * 400_000, "z": b"b" * 400_000})  # sent once, counted twice
+        refused = await api.request("POST", "/datasets/second/versions", {"manifest": tree}, status=507)
+        assert any("KiB of uploads without a reference" in hint for hint in refused["error"]["hints"])
+        await api.request("DELETE", "/datasets/first")
+        await api.request("POST", "/datasets/second/versions", {"manifest": tree})  # sends nothing again
+
+    run_scenario(tmp_path, scenario, loops=False, quota_bytes=1_000_000)
+
+
 def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> None:
     data = b"a" * 600_000
     digest = Digest(blake3(data).hexdigest())

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
+import signal
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from hopyard.api_client.client import Client
+from hopyard.api_client.local_server import connect, start_server, stop_server
+from hopyard.config.home import Home
+from tests.cli.conftest import shell_in
 from tests.cli.shell import Shell
 from tests.web.conftest import OpenVisit
 from tests.web.visit import NARROW, Visit
@@ -158,3 +164,43 @@ def test_pages_are_accessible_and_fit_a_phone(axe: None, open_visit: OpenVisit) 
             page.get_by_text(text).first.wait_for()
             assert visit.findings() == []
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_upload_continues_after_a_killed_server(tmp_path: Path, browser: Browser) -> None:
+    """The server gets SIGKILL while it has a part of the bytes, and starts again with the same address."""
+    folder = tmp_path / "large"
+    folder.mkdir()
+    for number in range(8):
+        (folder / f"{number}.bin").write_bytes(random.Random(number).randbytes(9 << 20))
+    home = Home(tmp_path / "home").create()
+    home.settings_file.write_text("node: {id: box, cpus: 4, memory: 8G}\n")
+    shell = shell_in(tmp_path / "code", home.root)
+    start_server(home)
+    try:
+        visit = Visit(browser, connect(start=False, home=home).url)
+        visit.allow("status of 401")
+        visit.allow("ERR_|WebSocket|Failed to load")  # while the server is away
+        page = visit.open(shell.hop("ui", "--print").text.strip())
+        page.get_by_role("navigation").wait_for()
+        page = visit.open("/datasets?push=")
+        choose(page, "files", folder)
+        sent: list[int] = []
+
+        def kill_after_two(route: Route) -> None:
+            sent.append(len(route.request.post_data_buffer or b""))
+            if len(sent) == 3:
+                os.kill((home.read_server() or {})["pid"], signal.SIGKILL)
+            route.continue_()
+
+        page.route("**/blobs/pack", kill_after_two)
+        page.get_by_role("button", name="Upload the dataset").click()
+        expect(page.get_by_text("The server does not answer")).to_be_visible()
+        start_server(home)
+        expect(page.get_by_role("heading", name="large has version 1")).to_be_visible()
+        assert sum(sent) < 2 * (72 << 20), "only what the server lacked was sent again"
+        client = connect(start=False, home=home)
+        assert client.get_dataset_version("large", "1")["size_bytes"] == 72 << 20
+        assert "still version 1" in shell.hop("dataset", "push", "large", str(folder)).stderr_text
+        visit.close()
+    finally:
+        stop_server(home, runs="stop")

@@ -853,8 +853,8 @@ class GitCodeOut(TypedDict):
     code: str
     files: int
     git: GitState
-    left_out: NotRequired[list[LeftOutOut]]
-    lfs_pointers: NotRequired[list[str]]
+    left_out: list[LeftOutOut]
+    lfs_pointers: list[str]
     paths: list[str]
     size_bytes: int
     submodules: list[str]

@@ -92,11 +92,19 @@ class StorageQuota:
         blobs that these bytes already include."""
         if not self._quota:
             return
-        total, pending = await self._total_usage(user, excluded_uploads)
+        total = await self._total_usage(user, excluded_uploads)
         if total + added_bytes > self._quota or total >= self._quota:
             added_text = f", and this upload adds {format_bytes(added_bytes)}" if added_bytes else ""
+            # Blobs of a refused upload are kept: another upload may have been answered that they are stored.
+            uploads = self._pending.get(user)
             upload_hints = (
-                ("wait: unreferenced uploads count too, and are removed within two hours",) if pending else ()
+                (
+                    f"wait: {format_bytes(uploads.size_bytes)} of uploads without a reference count too, "
+                    "also of refused ones, and are removed within two hours; until then, a retry need not "
+                    "send them again",
+                )
+                if uploads is not None and uploads.size_bytes
+                else ()
             )
             raise QuotaExceeded(
                 f"{user} stores {format_bytes(total)} of at most {format_bytes(self._quota)}{added_text}",
@@ -114,7 +122,7 @@ class StorageQuota:
         """Raises QuotaExceeded if runs of the user may save no more."""
         if not self._quota:
             return
-        total, _ = await self._total_usage(user, ())
+        total = await self._total_usage(user, ())
         if total >= _RUN_QUOTA_FACTOR * self._quota:
             raise QuotaExceeded(
                 f"{user} stores {format_bytes(total)}, twice the quota of "
@@ -127,12 +135,11 @@ class StorageQuota:
                 ),
             )
 
-    async def _total_usage(self, user: str, excluded_uploads: Collection[Digest]) -> tuple[int, int]:
-        """Returns how many bytes the user stores, and how many of them are unreferenced; both without
-        `excluded_uploads`."""
+    async def _total_usage(self, user: str, excluded_uploads: Collection[Digest]) -> int:
+        """Returns how many bytes the user stores, without `excluded_uploads`."""
         uploads = self._pending.get(user)
         pending = 0 if uploads is None else uploads.size_bytes - uploads.total_size(excluded_uploads)
-        return await self._stored_usage(user) + pending, pending
+        return await self._stored_usage(user) + pending
 
     async def _stored_usage(self, user: str) -> int:
         now = self._now()

@@ -223,7 +223,7 @@ def test_addresses_and_repositories_that_are_refused(tmp_path: Path, origin: str
         assert "address: the repository is larger than 20 B" in large["error"]["message"]
         object.__setattr__(api.services, "git", replace(allowed, max_bytes=100_000))
         packed_well = await api.request("POST", "/code/git", {"address": f"{origin}/bomb"}, status=400)
-        assert "1 files of 1 MiB" in packed_well["error"]["message"]
+        assert "1 files of 1.0 MiB" in packed_well["error"]["message"]
 
     run_scenario(tmp_path, scenario)
 

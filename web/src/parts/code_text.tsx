@@ -8,13 +8,15 @@ import styles from "./code_text.module.css";
 const ROW = 19; // pixels; as in the styles
 const OVERSCAN = 20; // numbers beyond those in sight
 
-export function CodeText({ text, label }: { text: string; label: string }) {
+/** `first`: the number of the first line of a part; null while it is not known. */
+export function CodeText({ text, label, first = 1 }: { text: string; label: string; first?: number | null }) {
   const scroller = useRef<HTMLDivElement>(null);
   const [path] = useLocation();
   const [search] = useSearchParams();
   const count = useMemo(() => countLines(text), [text]);
   const wanted = lineOf(search);
-  const line = wanted !== null && wanted <= count ? wanted : null;
+  const row = wanted === null || first === null ? -1 : wanted - first;
+  const line = row >= 0 && row < count ? wanted : null;
   const numbers = useVirtualizer({
     count,
     getScrollElement: () => scroller.current,
@@ -25,11 +27,11 @@ export function CodeText({ text, label }: { text: string; label: string }) {
   useLayoutEffect(() => {
     const box = scroller.current;
     if (line !== null && box !== null && line !== lastClicked.current) {
-      box.scrollTop = Math.max(0, (line - 1) * ROW - box.clientHeight / 3);
+      box.scrollTop = Math.max(0, row * ROW - box.clientHeight / 3);
       box.scrollIntoView({ block: "nearest" }); // on a phone, the list of files is above it
     }
-  }, [line, text]);
-  const digits = String(count).length;
+  }, [line, row, text]);
+  const digits = String((first ?? 1) + count - 1).length;
   return (
     <div ref={scroller} class={styles["code"]} role="region" aria-label={label} tabIndex={0}>
       <div class={styles["sheet"]}>
@@ -37,8 +39,8 @@ export function CodeText({ text, label }: { text: string; label: string }) {
           class={styles["numbers"]}
           style={{ width: `calc(${digits}ch + 2 * var(--space-2) + 4px)`, height: `${count * ROW}px` }}
         >
-          {numbers.getVirtualItems().map((item) => {
-            const number = item.index + 1;
+          {(first === null ? [] : numbers.getVirtualItems()).map((item) => {
+            const number = item.index + (first ?? 1);
             return (
               <Link
                 key={item.key}
@@ -57,7 +59,7 @@ export function CodeText({ text, label }: { text: string; label: string }) {
           })}
         </div>
         {line !== null && (
-          <div class={styles["marked"]} style={{ top: `${(line - 1) * ROW}px` }} aria-hidden="true" />
+          <div class={styles["marked"]} style={{ top: `${row * ROW}px` }} aria-hidden="true" />
         )}
         <pre>{text}</pre>
       </div>

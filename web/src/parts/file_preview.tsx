@@ -1,11 +1,21 @@
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useSearchParams } from "wouter-preact";
 import { usePolled } from "@/api/polling";
 import type { TreeFile } from "@/api/runs";
 import { parseCsv } from "@/text/csv";
 import { imageType, previewText } from "@/text/file_kind";
 import { formatBytes, formatCount } from "@/text/format";
 import { formatJson } from "@/text/json_text";
-import { cutWindow, WINDOW_BYTES, windowCount, windowRange } from "@/text/line_window";
+import { lineOf } from "@/text/line_address";
+import {
+  cutWindow,
+  LineCounter,
+  WINDOW_BYTES,
+  windowCount,
+  windowRange,
+  windowStart,
+  type ReadPart,
+} from "@/text/line_window";
 import { shownName } from "@/text/shown_name";
 import { Button } from "./button";
 import { CodeText } from "./code_text";
@@ -85,10 +95,12 @@ function PagedText({ file, part }: { file: TreeFile; part: NonNullable<TreeFile[
     async () => {
       const read = async (number: number) => {
         const { begin, end } = windowRange(number, file.sizeBytes);
-        return cutWindow(await part(begin, end), number);
+        const bytes = await part(begin, end);
+        return { start: begin + windowStart(bytes, number), bytes: cutWindow(bytes, number) };
       };
       const first = index > 0 && isTable ? read(0) : null;
-      return { index, shown: await read(index), first: await first };
+      const { start, bytes } = await read(index);
+      return { index, start, shown: bytes, first: (await first)?.bytes ?? null };
     },
     () => null,
   );
@@ -99,6 +111,11 @@ function PagedText({ file, part }: { file: TreeFile; part: NonNullable<TreeFile[
     }
   }, [parts]);
   const current = parts ?? latest; // the part before stays until the next one is there
+  const {
+    firstLine,
+    unreadBytes,
+    count: countLines,
+  } = useFirstLine(file, part, isTable ? null : current, setIndex);
   if (current === null || error !== null) {
     return error === null ? <Loading /> : <ErrorNotice error={error} />;
   }
@@ -130,6 +147,9 @@ function PagedText({ file, part }: { file: TreeFile; part: NonNullable<TreeFile[
         <span>
           of {count}, {formatBytes(WINDOW_BYTES)} each
         </span>
+        {unreadBytes > 0 && (
+          <Button onClick={countLines}>Number the lines (reads {formatBytes(unreadBytes)})</Button>
+        )}
         <Button disabled={index === count - 1} onClick={() => setIndex(index + 1)} aria-label="next part">
           →
         </Button>
@@ -137,12 +157,67 @@ function PagedText({ file, part }: { file: TreeFile; part: NonNullable<TreeFile[
       {isTable ? (
         <Table name={file.path} text={line + body} maxRows={Infinity} />
       ) : (
-        <pre tabIndex={0} class={styles["text"]}>
-          {body /* without numbers: how many lines the parts before it have is not known */}
-        </pre>
+        <CodeText text={body} label={`text of ${shownName(file.path)}`} first={firstLine} />
       )}
     </>
   );
+}
+
+/** Returns the number of the first line of a part, null while it is not known, and opens the part of the line that
+ *  the address names. `unreadBytes`: what `count` has to read for it, 0 where that is done without a question. */
+function useFirstLine(
+  file: TreeFile,
+  part: ReadPart,
+  shown: { start: number } | null,
+  onPart: (index: number) => void,
+): { firstLine: number | null; unreadBytes: number; count: () => void } {
+  const place = file.address ?? file.path;
+  const counter = useMemo(() => new LineCounter(part), [place, file.sizeBytes]);
+  const [search] = useSearchParams();
+  const addressed = useRef(lineOf(search)); // when the file was opened; later ones are clicks on a number
+  const [known, setKnown] = useState<{ start: number; counter: LineCounter; line: number } | null>(null);
+  const [isAsked, setAsked] = useState(false);
+  const start = shown?.start ?? null;
+  const unreadBytes = start === null ? 0 : counter.unreadBytes(start);
+  const isAllowed = isAsked || unreadBytes <= MAX_PREVIEW_BYTES;
+  useEffect(() => {
+    const line = addressed.current;
+    if (line === null || line === 1 || shown === null) {
+      return;
+    }
+    addressed.current = null;
+    const stop = new AbortController();
+    counter
+      .offsetOf(line, Math.min(file.sizeBytes, MAX_PREVIEW_BYTES), stop.signal)
+      .then((offset) => {
+        if (offset !== null && !stop.signal.aborted) {
+          onPart(Math.floor(offset / WINDOW_BYTES));
+        }
+      })
+      .catch(() => undefined); // the file can be read without it
+    return () => stop.abort();
+  }, [counter, shown === null]);
+  useEffect(() => {
+    if (start === null || !isAllowed) {
+      return undefined;
+    }
+    const stop = new AbortController();
+    counter
+      .lineAt(start, stop.signal)
+      .then((line) => {
+        if (!stop.signal.aborted) {
+          setKnown({ start, counter, line });
+        }
+      })
+      .catch(() => undefined); // the text stays without numbers
+    return () => stop.abort();
+  }, [counter, start, isAllowed]);
+  const isKnown = known !== null && known.start === start && known.counter === counter;
+  return {
+    firstLine: isKnown ? known.line : null,
+    unreadBytes: isKnown || isAllowed ? 0 : unreadBytes,
+    count: () => setAsked(true),
+  };
 }
 
 function Picture({ bytes, type, name }: { bytes: Uint8Array<ArrayBuffer>; type: string; name: string }) {

@@ -50,8 +50,8 @@ class GitCodeOut(Struct, frozen=True):
     size_bytes: int
     paths: Sequence[str]
     submodules: Sequence[str]
-    left_out: Sequence[LeftOutOut] = ()
-    lfs_pointers: Sequence[str] = ()
+    left_out: Sequence[LeftOutOut]
+    lfs_pointers: Sequence[str]
 
 
 def git_code_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:

@@ -7,6 +7,7 @@ import { ErrorNotice } from "@/parts/notices";
 import { DropZone } from "@/parts/upload/drop_zone";
 import { LeftOut, MAX_SHOWN } from "@/parts/upload/left_out";
 import { belowFolder, CODE_RULES, selectFiles, type ChosenFile } from "@/parts/upload/select_files";
+import { repeated } from "@/parts/upload/tree";
 import { UploadProgress } from "@/parts/upload/upload_progress";
 import { useUpload } from "@/parts/upload/use_upload";
 import { formatBytes, formatCount, formatNumber } from "@/text/format";
@@ -138,7 +139,7 @@ function Git({ onCode }: { onCode: (code: Code) => void }) {
     setError(null);
     try {
       const body = { address: address.trim(), ref: ref.trim() };
-      const found = await data(api.POST("/api/v1/code/git", { body, signal }));
+      const found = await repeated(() => data(api.POST("/api/v1/code/git", { body, signal })), signal);
       onCode({
         kind: "git",
         name: address.trim(),
@@ -148,7 +149,10 @@ function Git({ onCode }: { onCode: (code: Code) => void }) {
         sizeBytes: found.size_bytes,
         leftOut: [
           ...found.submodules.map((path) => ({ path, reason: "a submodule" })),
-          ...found.lfs_pointers.map((path) => ({ path, reason: "a pointer of Git LFS in place of the content" })),
+          ...found.lfs_pointers.map((path) => ({
+            path,
+            reason: "a pointer of Git LFS in place of the content",
+          })),
           ...found.left_out,
         ].slice(0, MAX_SHOWN),
         git: { ...found.git },

@@ -10,7 +10,8 @@ const DIGEST_BYTES = 32;
 const HEAD_BYTES = DIGEST_BYTES + 8;
 const MAX_ASKED = 10_000; // digests in one request
 const LANES = 4; // files that are read and hashed at a time
-const WAITS_MS: readonly number[] = [1000, 2000, 4000, 8000, 16_000]; // before a request is sent again
+/** Before a request is sent again: for ten minutes, in which a server restarts. */
+const WAITS_MS: readonly number[] = [1000, 2000, 4000, 8000, ...Array<number>(40).fill(15_000)];
 
 export type Hash = (bytes: ArrayBuffer) => Promise<string>;
 
