@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.cli.shell import Shell
 from tests.web.conftest import OpenVisit
 from tests.web.visit import NARROW, Visit
 
+PART_BYTES = 64 << 10  # of a long text, as in `line_window.ts`
 ATTACK = "<img src=x onerror=window.ran=1><script>window.ran=1</script>"
 SVG = "<svg xmlns='http://www.w3.org/2000/svg' onload='window.ran=1'><script>window.ran=1</script></svg>"
 ODD_NAME = "<img src=x onerror=window.ran=1>.txt"
@@ -147,6 +149,25 @@ def test_long_table_is_read_in_parts(visit: Visit, dataset: str) -> None:
     page.get_by_label("Part", exact=True).press("Enter")
     page.get_by_label("find rows of labels.csv").fill(f"{ROWS - 1}.png")
     expect(page.get_by_role("cell", name=f"{ROWS - 1}.png", exact=True)).to_be_visible()
+
+
+def test_long_text_has_the_numbers_of_its_lines(visit: Visit, web_shell: Shell, tmp_path: Path) -> None:
+    text = "".join(f"step {number}\n" for number in range(1, 30_001))
+    (tmp_path / "log.txt").write_text(text)
+    web_shell.hop("dataset", "push", "long-text", str(tmp_path / "log.txt"))
+    page = open_tab(visit, "long-text", "?tab=files&file=log.txt&line=20000")
+    shown = page.get_by_role("region", name="text of log.txt")
+    expect(shown.get_by_role("link", name="line 20000")).to_have_attribute("aria-current", "location")
+    expect(page.get_by_label("Part", exact=True)).to_have_value(
+        str(text.index("step 20000\n") // PART_BYTES + 1)
+    )
+    for part in (5, 4, 1, 2):
+        page.get_by_label("Part", exact=True).fill(str(part))
+        begin = text.index("\n", (part - 1) * PART_BYTES - 1) + 1 if part > 1 else 0
+        first = text[begin:].partition("\n")[0]
+        expect(shown.locator("pre")).to_have_text(re.compile(f"^{first}\\s"))
+        shown.evaluate("(box) => box.scrollTo(0, 0)")
+        expect(shown.get_by_role("link", name=first.replace("step", "line"), exact=True)).to_be_visible()
 
 
 def test_files_of_users_never_run(visit: Visit, dataset: str) -> None:
