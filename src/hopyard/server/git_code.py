@@ -125,7 +125,8 @@ def _pack(folder: Path, listing: _Listing) -> tuple[PackedTree, tuple[LeftOutPat
 
 def _left_out(tree: PackedTree, paths: Sequence[bytes]) -> Iterator[LeftOutPath]:
     manifest = Manifest.decode(tree.encoded)
-    packed = {os.fsencode(entry.path) for entry in (*manifest.files, *manifest.links)}
+    packed = {os.fsencode(file.path) for file in manifest.files}
+    packed |= {os.fsencode(link.path) for link in manifest.links}
     reasons = {os.fsencode(entry.path.rstrip("/")): entry.reason for entry in tree.left_out}
     reasons |= {os.fsencode(path): "a link out of the code" for path, _ in tree.outside_links}
     for path in paths:
@@ -205,7 +206,10 @@ class _Git:
         """Raises the error that the messages of git describe."""
         lines = [line for line in errors.splitlines() if line.strip()]
         reason = escape(lines[-1].removeprefix("fatal: ")[:300]) if lines else "git failed"
-        hints = ("check the address and the branch", "or clone it on your machine, and upload the folder")
+        hints: tuple[str, ...] = (
+            "check the address and the branch",
+            "or clone it on your machine, and upload the folder",
+        )
 
         def has(*texts: str) -> bool:
             return any(text in line for line in lines for text in texts)
