@@ -853,7 +853,7 @@ class GitCodeOut(TypedDict):
     code: str
     files: int
     git: GitState
-    left_out: list[LeftOutOut]
+    left_out: list[ExcludedFileOut]
     lfs_pointers: list[str]
     paths: list[str]
     size_bytes: int
@@ -1001,7 +1001,7 @@ class LeaderboardBlock(TypedDict):
     type: Literal["leaderboard"]
 
 
-class LeftOutOut(TypedDict):
+class ExcludedFileOut(TypedDict):
     """A file of the commit that is not part of the code, and why."""
 
     path: str

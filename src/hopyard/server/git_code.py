@@ -56,7 +56,7 @@ _SETTINGS = (
 )
 
 
-class LeftOutPath(NamedTuple):
+class ExcludedFile(NamedTuple):
     """A file of a commit that is not in the code of a run, and why."""
 
     path: str
@@ -70,11 +70,11 @@ class GitCode(NamedTuple):
     tree: PackedTree
     commit: str
     submodules: tuple[str, ...]
-    left_out: tuple[LeftOutPath, ...]
+    left_out: tuple[ExcludedFile, ...]
     lfs_pointers: tuple[str, ...]
 
 
-class _Listing(NamedTuple):
+class _CommitFiles(NamedTuple):
     """The entries of a commit: the paths of its submodules, and of all files and links."""
 
     submodules: tuple[str, ...]
@@ -115,7 +115,9 @@ async def _fetch(git: _Git, address: GitAddress, ref: str) -> None:
                 raise
 
 
-def _pack(folder: Path, listing: _Listing) -> tuple[PackedTree, tuple[LeftOutPath, ...], tuple[str, ...]]:
+def _pack(
+    folder: Path, listing: _CommitFiles
+) -> tuple[PackedTree, tuple[ExcludedFile, ...], tuple[str, ...]]:
     shutil.rmtree(folder / ".git")
     # each file is tracked, so `.gitignore` leaves out none
     tree = pack_tree(folder, rules=replace(CODE_RULES, files=(HOPIGNORE,), include_parents=False))
@@ -123,7 +125,7 @@ def _pack(folder: Path, listing: _Listing) -> tuple[PackedTree, tuple[LeftOutPat
     return tree, tuple(left_out), tuple(itertools.islice(find_lfs_pointers(tree), _MAX_NAMED))
 
 
-def _left_out(tree: PackedTree, paths: Sequence[bytes]) -> Iterator[LeftOutPath]:
+def _left_out(tree: PackedTree, paths: Sequence[bytes]) -> Iterator[ExcludedFile]:
     manifest = Manifest.decode(tree.encoded)
     packed = {os.fsencode(file.path) for file in manifest.files}
     packed |= {os.fsencode(link.path) for link in manifest.links}
@@ -134,10 +136,10 @@ def _left_out(tree: PackedTree, paths: Sequence[bytes]) -> Iterator[LeftOutPath]
             parts = path.split(b"/")
             above = (b"/".join(parts[: count + 1]) for count in range(len(parts)))
             reason = next((reasons[each] for each in above if each in reasons), "left out by default")
-            yield LeftOutPath(escape(path.decode(errors="replace")), escape(reason))
+            yield ExcludedFile(escape(path.decode(errors="replace")), escape(reason))
 
 
-def _check_listing(listing: bytes, max_bytes: int) -> _Listing:
+def _check_listing(listing: bytes, max_bytes: int) -> _CommitFiles:
     """Parses the output of `ls-tree -r -l -z`. Raises SpecError for a tree that is too large."""
     submodules, paths = list[str](), list[bytes]()
     total = 0
@@ -155,7 +157,7 @@ def _check_listing(listing: bytes, max_bytes: int) -> _Listing:
             f"{MAX_FILES:,} files of {format_bytes(max_bytes)} are allowed",
             hints=("push data with `hop dataset push`, and keep the code apart",),
         )
-    return _Listing(tuple(submodules), tuple(paths))
+    return _CommitFiles(tuple(submodules), tuple(paths))
 
 
 class _Git:

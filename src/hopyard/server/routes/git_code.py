@@ -32,7 +32,7 @@ class GitCodeIn(RequestModel):
     ref: Annotated[str, Meta(max_length=255, pattern=LINE)] = ""
 
 
-class LeftOutOut(Struct, frozen=True):
+class ExcludedFileOut(Struct, frozen=True):
     """A file of the commit that is not part of the code, and why."""
 
     path: str
@@ -50,7 +50,7 @@ class GitCodeOut(Struct, frozen=True):
     size_bytes: int
     paths: Sequence[str]
     submodules: Sequence[str]
-    left_out: Sequence[LeftOutOut]
+    left_out: Sequence[ExcludedFileOut]
     lfs_pointers: Sequence[str]
 
 
@@ -86,7 +86,7 @@ def git_code_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             found.tree.size_bytes,
             paths,
             found.submodules,
-            [LeftOutOut(*each) for each in found.left_out],
+            [ExcludedFileOut(*each) for each in found.left_out],
             found.lfs_pointers,
         )
 
