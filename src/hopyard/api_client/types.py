@@ -743,6 +743,13 @@ class EventsOut(TypedDict):
     next: int | None
 
 
+class ExcludedFileOut(TypedDict):
+    """A file of the commit that is not part of the code, and why."""
+
+    path: str
+    reason: str
+
+
 class Exit(TypedDict):
     """How a replica or an attempt ended. code: the exit code of the script; for a signal 128 + its
     number, as in a shell. reason: one sentence for users, with the numbers ("used 1.2 GiB of 1.0 GiB
@@ -999,13 +1006,6 @@ class LeaderboardBlock(TypedDict):
     metric: NotRequired[str]
     title: NotRequired[str]
     type: Literal["leaderboard"]
-
-
-class ExcludedFileOut(TypedDict):
-    """A file of the commit that is not part of the code, and why."""
-
-    path: str
-    reason: str
 
 
 class LocateOut(TypedDict):
