@@ -807,8 +807,9 @@ class ForkIn(TypedDict):
     study of one trial. Its params are those of the trial, and it is trained for `epochs` more (null: as
     many as in the study); null repeats the study. trust: allows reading all of another user's checkpoint,
     which may run their code. files: begins with the files that the next attempt of the run would begin
-    with, its own checkpoints; of another user's run with `trust` only. id: chosen by the client for safe
-    retries."""
+    with, its own checkpoints; of another user's run with `trust` only. live_params: has the parameters
+    that users set while the run was live. A fork that starts from a checkpoint or with files always has
+    them. id: chosen by the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     code: NotRequired[str | None]
@@ -819,6 +820,7 @@ class ForkIn(TypedDict):
     git: NotRequired[GitIn | None]
     id: NotRequired[str | None]
     label: NotRequired[str | None]
+    live_params: NotRequired[bool]
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
     metric_lines: NotRequired[Sequence[str]]
