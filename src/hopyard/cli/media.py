@@ -39,8 +39,8 @@ _IMAGE_KINDS = ("image", "figure")
     "-o",
     "--output",
     metavar="DEST",
-    help="Fetch instead of showing: one item to the file DEST; several, or those of a NAME with `*`, into "
-    "the folder DEST; - prints it.",
+    help="Fetch instead of showing: one item to the file DEST; several, or a NAME with `*`, to the folder. "
+    "- prints it.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @json_option
