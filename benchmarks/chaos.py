@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,7 +40,7 @@ from benchmarks.harness import say
 from benchmarks.local_server import FINAL, LocalServer, gone_or_zombie, hop_command, local_server
 from benchmarks.podman_service import IMAGE, missing_programs
 from hopyard.domain.ids import Digest
-from hopyard.errors import HopyardError, ServerUnavailable
+from hopyard.errors import Conflict, HopyardError, ServerUnavailable
 
 REPLICAS = 4
 SETTINGS = {
@@ -292,7 +292,8 @@ class Chaos:
             found = self.get(f"/runs/{run}")
             is_paused = found["phase"] == "paused" or found["held_by"] is not None
             if resumes and is_paused and time.monotonic() > asked_at + 5:
-                self._command(run, "resume")
+                with suppress(Conflict):  # an earlier one has just been applied
+                    self._command(run, "resume")
                 asked_at = time.monotonic()
             if not settled:
                 commands = self.get(f"/runs/{run}/commands")["commands"]

@@ -142,7 +142,11 @@ def end_violations(round: Round) -> list[str]:
 
 def metric_violations(round: Round) -> list[str]:
     """Checks that no point is doubled, missing or wrong: each point that a script logged in the last attempt,
-    and each one before the checkpoint with which it began."""
+    and each one that it logged before the checkpoint with which that attempt began.
+
+    The rank that saves the checkpoint may be one step ahead of a rank that is killed. A kill may also come
+    between a point and its line in the ledger.
+    """
     found, ledger = list[str](), read_ledger(round)
     last = round.attempts[-1]["number"]
     resumed = round.attempts[-1]["resumed_from_step"] or 0
@@ -150,11 +154,20 @@ def metric_violations(round: Round) -> list[str]:
         series = round.series[rank]
         steps = list(series["total"]["steps"])
         logged = [line["step"] for line in ledger.get((last, rank), [])]
-        durable = logged[-1] + 1 if logged else resumed
-        if steps != list(range(len(steps))):
+        earlier = (lines for (attempt, of), lines in ledger.items() if of == rank and attempt < last)
+        kept = {line["step"] for lines in earlier for line in lines if line["step"] < resumed}
+        durable = {*kept, *logged}
+        if steps != sorted(set(steps)):
             found.append(f"rank {rank} has the steps {steps}")
-        if not durable <= len(steps) <= durable + (round.run["phase"] != "succeeded"):
-            found.append(f"rank {rank} has {len(steps)} points, its script logged {durable}")
+        if missing := sorted(durable - set(steps)):
+            found.append(f"rank {rank} lacks the points {missing}, which its script logged")
+        unrecorded = {max(kept, default=-1) + 1} & set(range(resumed))
+        if round.run["phase"] != "succeeded":
+            unrecorded.add(logged[-1] + 1 if logged else resumed)
+        if round.fault.mode == "restarts" and logged:
+            unrecorded |= set(range(resumed, logged[-1]))
+        if added := sorted(set(steps) - durable - unrecorded):
+            found.append(f"rank {rank} has the points {added}, which its script did not log")
         if list(series["total"]["values"]) != [sum(range(step + 1)) for step in steps]:
             found.append(f"rank {rank} has the values {series['total']['values']}")
         if list(series["lr"]["steps"]) != steps:

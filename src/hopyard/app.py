@@ -399,6 +399,7 @@ async def serve(
                 TargetSender(settings.notifications),
                 clock,
                 latest_metrics=services.latest_metrics,
+                run_url=lambda run: f"{settings.server.url or url}/runs/{run.id}",
             )
             background = [
                 services.controller.run(),

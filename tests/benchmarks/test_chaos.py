@@ -126,6 +126,19 @@ def test_doubled_missing_and_wrong_points_are_violations(
     assert metric_violations(replace(round, series={**round.series, 1: wrong}))
 
 
+def test_killed_rank_may_lack_the_last_step_before_the_checkpoint(tmp_path: Path) -> None:
+    round = played(tmp_path)
+    lines = (tmp_path / "1.1.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "1.1.jsonl").write_text(lines[0])
+    steps, values = [0, 2, 3], [0, 3, 6]
+    cut = {"total": {"steps": steps, "values": values}, "lr": {"steps": steps, "values": values}}
+    assert metric_violations(replace(round, series={**round.series, 1: cut})) == []
+    assert metric_violations(round) == [], "the kill came between the point and its line"
+    assert metric_violations(replace(round, series={**round.series, 0: cut})) == [
+        "rank 0 lacks the points [1], which its script logged"
+    ]
+
+
 def test_wrong_end_is_a_violation(tmp_path: Path) -> None:
     round = played(tmp_path)
     failed = {"kind": "exit-code", "code": 1, "reason": "exit code 1"}

@@ -51,6 +51,7 @@ def test_alerts_and_the_end_reach_the_targets_of_a_run(
     url, received = webhook
     shell.write("train.py", SCRIPT)
     run = shell.hop("run", "--detach", "--json", "--on-end", url, "train.py").json
+    server = shell.hop("status", "--json").json["url"]
     alert, other, end = (received.get(timeout=60) for _ in range(3))
     assert (other["text"], other["level"]) == ("no such level", "warning")
     assert (alert["event"], alert["title"], alert["text"], alert["level"]) == (
@@ -61,6 +62,7 @@ def test_alerts_and_the_end_reach_the_targets_of_a_run(
     )
     assert (end["event"], end["fields"]["loss"]) == ("failed", "0.5")
     assert "no more data" in end["text"]
+    assert {each["url"] for each in (alert, other, end)} == {f"{server}/runs/{run['id']}"}
     shell.hop("alert", "look at it", "--run", run["name"])
     assert received.get(timeout=60)["text"] == "look at it"
     # a minute of the clock may begin between two of them

@@ -66,6 +66,23 @@ def test_script_without_safe_points_refuses_at_once(shell: Shell) -> None:
     assert shell.hop("stop", run, "--grace", "0").code == 0
 
 
+def test_resumed_run_without_a_checkpoint_keeps_the_changed_values(shell: Shell) -> None:
+    shell.write("train.py", TRAIN + "    if p.lr == 0.01: raise SystemExit(3)\n")
+    run = shell.detach("--cpus", "0.5", "-p", "lr=0.2", "train.py")
+    wait_until(lambda: " 0.2>" in shell.hop("logs", run).text)
+    assert shell.hop("set", run, "lr=0.01", *PATIENCE).code == 0
+    wait_until(lambda: shell.hop("info", "--json", run).json["phase"] == "failed")
+    resumed = shell.hop("resume", "--detach", "--json", run)
+    assert "has saved nothing" in resumed.stderr_text
+    name = resumed.json["name"]
+    wait_until(lambda: shell.hop("info", "--json", name).json["phase"] == "failed")
+    assert re.findall(r"<\d+ ([\d.]+)>", shell.hop("logs", name).text) == ["0.01"]
+    assert shell.hop("info", "--json", name).json["params"]["lr"] == 0.01
+    forked = shell.hop("fork", "--detach", "--json", run).json["name"]
+    wait_until(lambda: " 0.2>" in shell.hop("logs", forked).text)  # a fork from the beginning has none
+    assert shell.hop("stop", forked, "--grace", "0").code == 0
+
+
 @pytest.mark.parametrize(
     ("held_by", "text", "hint"),
     [(None, "waits in the queue", "hop why"), ("alice", "is held in the queue", "hop resume")],

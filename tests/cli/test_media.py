@@ -41,6 +41,9 @@ def test_media_of_a_run_are_listed_shown_and_fetched(shell: Shell, client: Clien
     assert picture is not None and picture.data[::3] == bytes([0, 255, 255, 2])
     again = shell.hop("media", run["name"], "val/x", "--step", "2", "--index", "0", "-o", "x.png")
     assert (again.code, "--force" in again.stderr_text) == (2, True)
+    one = shell.hop("media", run["name"], "val/*", "--step", "2", "--index", "0", "-o", "some")
+    assert one.code == 0, one.stderr_text
+    assert [path.name for path in (shell.folder / "some").rglob("*.png")] == ["2.png"]
     shell.hop("pull", run["name"], "all", "--media")
     pulled = sorted(
         str(path.relative_to(shell.folder / "all")) for path in (shell.folder / "all/media").rglob("*.*")

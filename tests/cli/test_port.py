@@ -99,6 +99,17 @@ async def main():
 
 asyncio.run(main())
 """
+RAW_SERVER = """
+import os, socket
+
+with socket.create_server(("127.0.0.1", int(os.environ["PORT"]))) as server:
+    print("ready", flush=True)
+    while True:
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as received:
+            body = received.read()
+            connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%b" % (len(body), body))
+"""
 # each process of the tests has another one: servers of different homes know nothing of each other's ports
 NAMED_PORT = choose_port(())
 SCRIPT_REQUEST = "GET /first HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -195,6 +206,33 @@ def test_incomplete_response_looks_incomplete(client: Client, run: str, token: s
     response = _request(client, f"{_path(client, run)}cut", headers=_bearer(token))
     with pytest.raises(Exception, match="IncompleteRead"):
         response.read()
+
+
+def test_trailers_and_the_end_of_a_client_reach_the_script(shell: Shell, client: Client, token: str) -> None:
+    port = choose_port((NAMED_PORT,))
+    shell.write("raw.py", RAW_SERVER)
+    name = shell.detach("--port", f"web={port}", "raw.py")
+    wait_until(lambda: "ready" in shell.hop("logs", name).text)
+    lines = [
+        f"POST {_path(client, name)}x HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {token}",
+        "Transfer-Encoding: chunked",
+        "Trailer: X-Sum",
+        "\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nX-Forwarded-For: forged\r\nAuthorization: forged\r\n\r\n",
+    ]
+    address = urlsplit(client.url)
+    with socket.create_connection((address.hostname, address.port), timeout=120) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        connection.shutdown(socket.SHUT_WR)  # the script waits for it
+        response = HTTPResponse(connection)
+        response.begin()
+        head, _, body = response.read().decode().partition("\r\n\r\n")
+    assert response.status == 200
+    assert "trailer: X-Sum" in head.splitlines()
+    assert "forged" not in head
+    assert body == "2\r\nok\r\n0\r\nx-sum: 1\r\n\r\n"
+    assert shell.hop("stop", name).code == 0
 
 
 def test_web_sockets_pass_unchanged(client: Client, run: str, token: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -137,6 +138,16 @@ def test_format_follows_the_host() -> None:
             "https://hooks.slack.com.evil.org/x",
         )
     ] == [WebhookFormat.SLACK, WebhookFormat.DISCORD, WebhookFormat.TEAMS, WebhookFormat.JSON]
+
+
+def test_chat_services_get_no_link_to_this_machine() -> None:
+    local = replace(MESSAGE, url="http://127.0.0.1:8765/runs/1")
+    assert "title_link" not in webhook_body(local, WebhookFormat.SLACK, at=NOW)["attachments"][0]
+    assert "url" not in webhook_body(local, WebhookFormat.DISCORD, at=NOW)["embeds"][0]
+    card = webhook_body(local, WebhookFormat.TEAMS, at=NOW)["attachments"][0]["content"]
+    assert card["actions"] == []
+    assert webhook_body(local, WebhookFormat.JSON, at=NOW)["url"] == local.url
+    assert local.url in local.plain_text()
 
 
 def test_text_of_a_script_mentions_no_one_in_a_channel() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hopyard.domain.urls import collect_credentials, find_secrets, insert_credentials, strip_credentials
+from hopyard.domain.urls import (
+    collect_credentials,
+    find_secrets,
+    insert_credentials,
+    is_loopback_url,
+    strip_credentials,
+)
 
 LOCK = """--index-url http://owner:PA%20SS@127.0.0.1:18999/simple/
 --extra-index-url https://TOKEN@index.example/simple
@@ -102,3 +108,17 @@ def test_host_delimiters_are_not_part_of_user_names(mark: str) -> None:
     """A program that puts user names into addresses would send another user's packages to be fetched from
     there."""
     assert collect_credentials([f"https://evil.example{mark}x@pypi.example/simple"]) == {}
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8765/x", "https://localhost", "http://[::1]:80", "http://127.9.9.9"]
+)
+def test_loopback_urls(url: str) -> None:
+    assert is_loopback_url(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://10.0.0.1:8765", "https://localhost.example.org", "http://127.example.org", ""]
+)
+def test_other_urls_are_no_loopback_urls(url: str) -> None:
+    assert not is_loopback_url(url)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hopyard.replica.checksum import masked_crc
 from hopyard.replica.protobuf import MalformedMessage, iterate_fields
-from hopyard.replica.summary_values import EventValue, Scalar, decode_values
+from hopyard.replica.summary_values import EventValue, Hyperparameters, Scalar, decode_values
 from hopyard.replica.tfevents import EventFiles
 from tests.cli.shell import wait_until
 
@@ -88,6 +88,23 @@ def test_pytorch_writer_files_are_read(tmp_path: Path) -> None:
         ("loss", 7, 0.5),
         ("new", 8, 0.25),
     ]
+
+
+@pytest.mark.torch
+def test_placeholder_of_lightning_is_no_metric(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the logger needs it")
+    loggers = pytest.importorskip("lightning.pytorch.loggers")
+    logger = loggers.TensorBoardLogger(tmp_path)
+    logger.log_hyperparams({"lr": 0.1})
+    logger.log_metrics({"loss": -1.0}, 0)
+    logger.log_metrics({"hp_metric": 0.75}, 5)  # of the script itself
+    logger.finalize("success")
+    values = read_values(EventFiles(tmp_path))
+    assert [(s.tag, s.step, s.value) for s in values if isinstance(s, Scalar)] == [
+        ("loss", 0, -1.0),
+        ("hp_metric", 5, 0.75),
+    ]
+    assert [each.values for each in values if isinstance(each, Hyperparameters)] == [{"lr": 0.1}]
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,27 @@ def test_chunked_body_with_an_extension_and_a_trailer_is_accepted(tmp_path: Path
     serve(tmp_path, scenario)
 
 
+def test_trailer_authenticates_no_client(tmp_path: Path) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
+        head = b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        body = b'e\r\n{"digests":[]}\r\n0\r\nAuthorization: Bearer %b\r\n\r\n' % TOKEN.encode()
+        assert (await send_request(port, head + body))[0] == 401
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked"])
+def test_body_with_another_transfer_coding_is_refused(tmp_path: Path, codings: bytes) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
+        head = (
+            b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
+            b"Transfer-Encoding: %b\r\n\r\n"
+        ) % (TOKEN.encode(), codings)
+        assert (await send_request(port, head + b'e\r\n{"digests":[]}\r\n0\r\n\r\n'))[0] == 501
+
+    serve(tmp_path, scenario)
+
+
 def test_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
         assert (await send_request(port, HEALTH + b"Host: evil.example\r\n\r\n"))[0] == 400

@@ -39,7 +39,8 @@ _IMAGE_KINDS = ("image", "figure")
     "-o",
     "--output",
     metavar="DEST",
-    help="Fetch instead of showing: one item to the file DEST, several into the folder DEST; - prints it.",
+    help="Fetch instead of showing: one item to the file DEST; several, or a NAME with `*`, to the folder. "
+    "- prints it.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @json_option
@@ -80,7 +81,7 @@ def media(
     if index is not None and not selected:
         raise NotFound(f"{run['name']} has no media with index {index}", hints=("indexes count from 0",))
     if output is not None:
-        _fetch(client, run, selected, output, force=force)
+        _fetch(client, run, selected, output, is_pattern=name is None or "*" in name, force=force)
     elif as_json:
         console.print_json(selected)
     elif name is None and step is None:
@@ -243,8 +244,16 @@ def _parse_json(data: bytes) -> dict[str, Any]:
 
 
 def _fetch(
-    client: Client, run: api.RunOut, items: Sequence[api.MediaItemOut], output: str, *, force: bool
+    client: Client,
+    run: api.RunOut,
+    items: Sequence[api.MediaItemOut],
+    output: str,
+    *,
+    is_pattern: bool,
+    force: bool,
 ) -> None:
+    """Fetches to a file, or into a folder. is_pattern: whether the number of items depends on the run, so
+    that also one is fetched into a folder."""
     if not items:
         raise NotFound(f"{run['name']} has logged no media")
     if output == "-":
@@ -258,7 +267,7 @@ def _fetch(
         sys.stdout.flush()
         return
     dest = Path(output)
-    if len(items) == 1 and not (dest.is_dir() or output.endswith("/")):
+    if len(items) == 1 and not (is_pattern or dest.is_dir() or output.endswith("/")):
         target, folder, paths = dest, dest.parent, {dest.name: items[0]}
     else:
         target, folder, paths = dest, dest, media_paths(items)

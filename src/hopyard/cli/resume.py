@@ -78,6 +78,8 @@ def resume(ref: str, detach: bool, as_json: bool, **options: Any) -> int:
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     changes["checkpoint"] = "newest" if saved else None
     changes["files"] = source["run_folder"] is not None
+    if not saved and not changes["files"]:
+        changes["live_params"] = True  # of `hop set`; a checkpoint or a file has them without it
     roles = changed_roles(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles

@@ -69,8 +69,8 @@ class NodeSettings:
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """port: 0 takes the last port again, or any free one. hosts: names by which browsers may address the
-    server, beside `localhost` and numeric addresses. url: where other servers of the same database reach it,
-    "" if they are on this machine."""
+    server, beside `localhost` and numeric addresses. url: where other servers of the same database, and
+    readers of notifications, reach it; "" if they are on this machine."""
 
     port: int = 0
     hosts: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ Microsoft Teams, and JSON of our own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
@@ -17,6 +18,7 @@ from hopyard.domain.duration_text import format_duration
 from hopyard.domain.notification import Alert, AlertLevel, Message, NotifyOn
 from hopyard.domain.run import Run, RunPhase
 from hopyard.domain.text import escape
+from hopyard.domain.urls import is_loopback_url
 
 _MAX_METRICS = 8
 _MAX_FIELD = 1000  # characters
@@ -85,7 +87,13 @@ def format_of(url: str) -> WebhookFormat:
 
 
 def webhook_body(message: Message, format_: WebhookFormat, *, at: datetime) -> dict[str, Any]:
-    """Returns the body of the request, as JSON. at: when it is sent."""
+    """Returns the body of the request, as JSON. at: when it is sent.
+
+    A message of a chat service has no link to an address of this machine: its readers use other machines, and
+    some services refuse such a message.
+    """
+    if format_ is not WebhookFormat.JSON and is_loopback_url(message.url):
+        message = replace(message, url="")
     return _BODIES[format_](message, at)
 
 

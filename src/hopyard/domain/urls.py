@@ -1,9 +1,11 @@
-"""Finds, removes and inserts user names and passwords in the URLs of a text."""
+"""User names and passwords in the URLs of a text, and URLs of this machine."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import urlsplit
 
 _HTTP_CREDENTIALS = re.compile(r"(https?://)([^/\s?#\\]*)@([^/\s@\"',]+)", re.IGNORECASE)
 _HTTP_HOST = re.compile(r"(https?://)([^/\s@\"',]+)", re.IGNORECASE)
@@ -55,3 +57,12 @@ def insert_credentials(text: str, credentials_by_host: Mapping[str, str]) -> str
         return match[0] if userinfo is None else f"{match[1]}{userinfo}@{match[2]}"
 
     return _HTTP_HOST.sub(insert, text)
+
+
+def is_loopback_url(url: str) -> bool:
+    """Returns whether the URL leads to the machine that uses it."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

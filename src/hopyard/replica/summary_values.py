@@ -48,6 +48,10 @@ class Scalar(NamedTuple):
     value: float
 
 
+# by Lightning beside the hyperparameters, of a script that logs no metric for TensorBoard's page of them
+_PLACEHOLDER = ("hp_metric", 0, -1.0)
+
+
 class MediaValue(NamedTuple):
     tag: str
     step: int
@@ -112,12 +116,14 @@ def decode_values(event: Buffer, plugins: dict[str, str], *, skip: bool = False)
         ):
             step, tag = _read_varint(step_bytes or b"\0"), decode_text(tag_bytes)
             if _plugin_of(plugins, tag, "scalars") == "scalars" and not skip:
-                yield Scalar(
+                scalar = Scalar(
                     tag,
                     step - 2**64 if step >= 2**63 else step,
                     _DOUBLE.unpack(time_bytes)[0],
                     _FLOAT.unpack(value_bytes)[0],
                 )
+                if (tag, scalar.step, scalar.value) != _PLACEHOLDER:
+                    yield scalar
             return
     try:
         yield from _decode_event(event, plugins, FieldLimit(), skip=skip)
@@ -170,7 +176,7 @@ def _convert(
         number = value.number
         if number is None and value.field == _TENSOR:
             number = scalar_of_tensor(value.data, budget)
-        if number is not None:
+        if number is not None and (value.tag, step, number) != _PLACEHOLDER:
             yield Scalar(value.tag, step, wall_time, number)
     elif plugin == "hparams" and value.tag == _SESSION_TAG:
         values = hyperparameters(value.metadata, budget)

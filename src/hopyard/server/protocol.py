@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import httptools
@@ -23,7 +23,7 @@ from hopyard.server.audit import PEER_SCOPE_KEY
 from hopyard.server.body_memory import ABORT_KEY, CLOSED_KEY, GIVE_UP_KEY
 from hopyard.server.connections import RETRY_AFTER_S, Connections, PeerConnections, PeerIdentifier, unix_peer
 from hopyard.server.ports.port_address import PATH_PREFIX, split_port_host
-from hopyard.server.ports.tunnel import STREAM_KEY, TUNNEL_KEY
+from hopyard.server.ports.tunnel import STREAM_KEY, TRAILERS_KEY, TUNNEL_KEY
 from hopyard.server.responses import JSON, encode_error, simple_error_response
 
 MAX_URL_BYTES = 65_535  # the limit of httptools; long lists of cursors come close
@@ -112,6 +112,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._passes_to_port = False  # whether the request is for a port of a run
         # after a request to switch the protocol: the bytes that the client sent behind it
         self._upgrade_rest: bytes | None = None
+        self._is_half_closed, self._on_half_close = False, _do_nothing
         # since when the write buffer is full, because the client reads too slowly
         self._write_blocked_since: float | None = None
 
@@ -297,9 +298,14 @@ class LimitedProtocol(HttpToolsProtocol):
             raise _RequestRefused
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        trailers: list[tuple[bytes, bytes]] = self.scope["state"].get(TRAILERS_KEY, [])
+        if self._in_head:
+            super().on_header(name, value)
+        else:  # a trailer: among the headers, it could look as if it authenticated the client
+            trailers.append((name.lower(), value))
+            self.scope["state"][TRAILERS_KEY] = trailers
         self._head_bytes += len(name) + len(value)
-        if len(self.headers) > MAX_HEADERS or self._head_bytes > MAX_HEADER_BYTES:
+        if len(self.headers) + len(trailers) > MAX_HEADERS or self._head_bytes > MAX_HEADER_BYTES:
             self._refuse(
                 431,
                 "usage",
@@ -338,6 +344,21 @@ class LimitedProtocol(HttpToolsProtocol):
                     "in digits",
                 )
                 raise _RequestRefused
+        codings = [
+            coding.strip().lower()
+            for name, value in self.headers
+            if name == b"transfer-encoding"
+            for coding in value.split(b",")
+            if coding.strip().lower() != b"identity"
+        ]
+        if codings not in ([], [b"chunked"]):
+            self._refuse(
+                501,
+                "usage",
+                f"the transfer coding `{b', '.join(codings)[:80].decode('latin-1')}` is not supported",
+                "send the body with `Transfer-Encoding: chunked`, or with Content-Length",
+            )
+            raise _RequestRefused
         super().on_headers_complete()
         # the path of the request, which may name it with the host: `GET http://HOST/runs/…`
         self._passes_to_port = self.scope["raw_path"].startswith(PATH_PREFIX.encode()) or (
@@ -373,6 +394,25 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._peer is not None and not self.pipeline and not self._in_head:
             self._peer.idle[self] = None
+
+    # -- the end of what the client sends --------------------------------------------------------------------
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Returns whether the connection stays open. A client may shut down its side behind a request to a
+        port of a run, and still read the response."""
+        is_waiting = self._open_cycles and not (self._in_head or self._in_body or self.pipeline)
+        if self._is_refused or not self._passes_to_port or not is_waiting:
+            return False
+        self.cycle.keep_alive = False
+        self._is_half_closed = True
+        self._on_half_close()
+        return True
+
+    def call_when_half_closed(self, callback: Callable[[], None]) -> None:
+        """Implements `ClientTunnel`."""
+        self._on_half_close = callback
+        if self._is_half_closed:
+            callback()
 
     # -- switching to another protocol ----------------------------------------------------------------------
 
@@ -416,6 +456,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadline = self.loop.time() + _LINGER_S
         if self._peer is not None:
             self._peer.idle[self] = None
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class _RequestRefused(Exception):

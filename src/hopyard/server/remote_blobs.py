@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from hopyard.api_client.http_client import API
 from hopyard.config.home_identity import NONCE_BYTES
 from hopyard.domain.cluster import ServerRecord
 from hopyard.domain.ids import Digest
+from hopyard.domain.urls import is_loopback_url
 from hopyard.errors import BlobsOnOtherServer, HopyardError, MissingBlobs, StorageFull
 from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.cluster_store import ClusterStore
@@ -128,7 +128,7 @@ class RemoteBlobs:
             return servers.downtime_text(since)
         if not server.url or not server.key:
             return "which runs an older version"
-        if server.place.partition(":")[0] != self._machine and _is_loopback(server.url):
+        if server.place.partition(":")[0] != self._machine and is_loopback_url(server.url):
             return (
                 f"which other machines cannot reach: set `server: {{url: …}}` in its settings (now "
                 f"{server.url})"
@@ -225,11 +225,3 @@ def _verify_server(sock: socket.socket, authority: str, key: str) -> bool:
         return False
     finally:
         connection.detach()
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

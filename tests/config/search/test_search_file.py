@@ -213,6 +213,15 @@ def test_gangs_as_trials_and_a_custom_searcher(folder: Path) -> None:
     assert nested.study.searcher == SearcherSpec("median", {"of": "tpe", "grace": 2})
 
 
+def test_trials_run_in_containers_of_an_image(folder: Path) -> None:
+    request = read(folder, TRIALS + "image: python:3.12\n")
+    assert request.trial is not None
+    assert [role.image for role in request.trial.roles] == ["python:3.12"]
+    assert not any(role.image for role in request.run.roles)
+    with pytest.raises(SpecError, match="image: it is of `parallel: trials`, and this study is"):
+        read(folder, MOP + "image: python:3.12\n")
+
+
 def test_search_from_a_python_mapping(folder: Path) -> None:
     requested = search_from_mapping(
         {"metric": "loss", "trials": 3, "space": {"x": range(1, 4)}, "script": "train.py"},

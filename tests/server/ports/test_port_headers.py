@@ -9,6 +9,7 @@ from hopyard.server.ports.port_headers import (
     request_head,
     response_headers,
     switch_head,
+    trailer_lines,
 )
 
 OWN = PublicAddress("http", "p1-abcdef.localhost:81", "", 8888, "10.0.0.1")
@@ -54,6 +55,18 @@ def test_tokens_cookies_and_headers_of_the_connection_stay_at_the_server() -> No
         b"transfer-encoding: chunked",
         b"connection: close",
     ]
+
+
+def test_trailers_that_would_matter_as_headers_are_removed() -> None:
+    forged = [
+        b"authorization",
+        b"cookie",
+        b"content-length",
+        b"host",
+        b"transfer-encoding",
+        b"x-forwarded-for",
+    ]
+    assert trailer_lines([(name, b"1") for name in [*forged, b"x-sum"]]) == b"x-sum: 1\r\n"
 
 
 def test_no_spelling_of_a_token_reaches_the_script() -> None:

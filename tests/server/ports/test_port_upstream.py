@@ -54,6 +54,12 @@ def test_trailers_are_no_headers() -> None:
     assert (upstream.headers, body) == ([(b"transfer-encoding", b"chunked")], b"ok")
 
 
+@pytest.mark.parametrize("codings", [b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked", b"gzip"])
+def test_response_with_another_transfer_coding_is_refused(codings: bytes) -> None:
+    with pytest.raises(PortUnreachable, match="transfer coding `gzip"):
+        read_response([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: " + codings + b"\r\n\r\n2\r\nok\r\n0\r\n\r\n"])
+
+
 def test_interim_responses_are_left_out() -> None:
     upstream, body = read_response(
         [b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"]

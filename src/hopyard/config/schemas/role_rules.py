@@ -31,7 +31,7 @@ def check_role(role: RoleSpec, path: str) -> None:
         )
     if role.image and role.launcher is Launcher.MPI:
         raise SpecError(
-            f"{path}.launcher: `mpi` starts no processes in containers",
+            f"{path}.launcher: `mpi` starts all processes by the Open MPI of the node, outside of containers",
             hints=("remove `image`, or use the launcher torchrun, jax or tensorflow",),
         )
     check_resources(role.resources, f"{path}.resources")

@@ -89,8 +89,9 @@ def check_spec(spec: RunSpec) -> None:
         _check_without_network(spec)
     if spec.has_image and spec.study is not None:
         raise SpecError(
-            "study: the roles of a study itself run in no container",
-            hints=("remove `image`: the trials of a study use the environment of the node",),
+            "study: the roles of a study itself run in no container: they run Hopyard, which no image needs "
+            "to have",
+            hints=("remove `image` from the roles, or set it for the trials: `study.trial`",),
         )
     if not any(role.essential for role in spec.roles):
         raise SpecError(

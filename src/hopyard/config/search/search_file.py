@@ -89,6 +89,7 @@ TRIAL_KEYS = (
     "roles",
     "budget_param",
     "replicas",
+    "image",
 )
 ROLE_KEYS = ("resources", "pool", "labels")
 MOP_KEYS = (
@@ -262,7 +263,9 @@ def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]
         for role in roles:
             check_command(top, "roles", role.command, folder)
         return roles
-    values = {key: top.values[key] for key in ("command", "replicas", *ROLE_KEYS) if key in top.values}
+    values = {
+        key: top.values[key] for key in ("command", "replicas", "image", *ROLE_KEYS) if key in top.values
+    }
     if ways == ["script"]:
         script = top.text("script")
         words = read_arguments(top)

@@ -32,6 +32,10 @@ _HOP_BY_HOP = frozenset(
 _FORWARDED = frozenset(
     {b"x-forwarded-prefix", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-for", b"forwarded"}
 )
+# the script may take a trailer for a header (RFC 9110, section 6.5.1)
+_NOT_IN_TRAILERS = frozenset(
+    {b"authorization", b"cookie", b"expect", b"host", b"origin", b"range", b"referer"}
+)
 _TOKEN_PREFIXES = ("bearer hop_", f"bearer {RUN_TOKEN_PREFIX}")
 
 
@@ -91,9 +95,21 @@ def request_head(
     ]
     if public.client:
         kept.append((b"x-forwarded-for", public.client.encode()))
-    kept += [(b"transfer-encoding", b"chunked")] if chunked else []
+    if chunked:
+        kept += [header for header in headers if header[0] == b"trailer"]
+        kept.append((b"transfer-encoding", b"chunked"))
     kept += [(b"connection", b"Upgrade"), (b"upgrade", upgrade)] if upgrade else [(b"connection", b"close")]
     return _encode(b"%b %b HTTP/1.1" % (method.encode(), path), kept)
+
+
+def trailer_lines(trailers: Headers) -> bytes:
+    """Returns the lines of the trailers for the script, without those that would matter as headers."""
+    refused = _NOT_IN_TRAILERS | _FORWARDED
+    return b"".join(
+        b"%b: %b\r\n" % (name, value)
+        for name, value in _end_to_end(trailers)
+        if name not in refused and not name.startswith(b"content-")
+    )
 
 
 def response_headers(headers: Headers, public: PublicAddress) -> list[tuple[bytes, bytes]]:
@@ -146,7 +162,7 @@ def _has_token(value: bytes) -> bool:
 
 
 def is_chunked(headers: Headers) -> bool:
-    """Returns whether the body of a request has chunks. The parser accepts no other body with this header."""
+    """Returns whether the body of a request has chunks. The server accepts no other body with this header."""
     return any(name == b"transfer-encoding" for name, _ in headers)
 
 

@@ -11,6 +11,7 @@ from asyncio import StreamReader, StreamWriter
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from html import escape as escape_html
 from urllib.parse import parse_qs, quote
 
@@ -33,9 +34,10 @@ from hopyard.server.ports.port_headers import (
     request_head,
     response_headers,
     switch_head,
+    trailer_lines,
 )
 from hopyard.server.ports.port_upstream import PortUpstream
-from hopyard.server.ports.tunnel import STREAM_KEY, TUNNEL_KEY, take_over_stream
+from hopyard.server.ports.tunnel import STREAM_KEY, TRAILERS_KEY, TUNNEL_KEY, take_over_stream
 from hopyard.server.responses import error_response, log
 from hopyard.server.services import Services
 
@@ -275,7 +277,14 @@ async def _send_body(scope: Scope, receive: Receive, writer: StreamWriter) -> No
             if has_more and not message.get("more_body", False):
                 has_more = False
                 if chunked:
-                    writer.write(b"0\r\n\r\n")
+                    writer.write(b"0\r\n%b\r\n" % trailer_lines(scope["state"].get(TRAILERS_KEY, ())))
+                # some servers then give up, others respond: as if the client were connected to them
+                scope["state"][TUNNEL_KEY].call_when_half_closed(partial(_end_sending, writer))
+
+
+def _end_sending(writer: StreamWriter) -> None:
+    if writer.can_write_eof() and not writer.is_closing():
+        writer.write_eof()
 
 
 async def _read_head(upstream: PortUpstream, limit_s: float) -> None:

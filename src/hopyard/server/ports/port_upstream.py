@@ -16,7 +16,8 @@ _SWITCHING, _FIRST_FINAL = 101, 200
 
 class PortUpstream:
     """A connection to the script. Its response is read with `read_head`, then with `read_body`. What the
-    script sends behind its response is ignored, and so are the trailers of a body.
+    script sends behind its response is ignored, and so are the trailers of a body: no request announces that
+    its client accepts them.
 
     is_head: whether the request is HEAD. may_switch: whether it requests to switch the protocol.
     status, headers: of the response, after `read_head`. rest: after a switch of protocols, the bytes that
@@ -32,6 +33,7 @@ class PortUpstream:
         self.headers: list[tuple[bytes, bytes]] = []
         self.rest = b""
         self.has_length = False
+        self._coding = b""  # of the body of the response, for its transfer
         self._is_head_request, self._may_switch = is_head, may_switch
         self._parser = httptools.HttpResponseParser(self)
         self._parts: deque[bytes] = deque()
@@ -55,6 +57,13 @@ class PortUpstream:
                     hints=("see its output with `hop logs`",),
                 )
             self._feed(data)
+        if self._coding not in (b"", b"chunked"):  # its removal would leave an unreadable body
+            coding = self._coding[:80].decode("latin-1")
+            raise PortUnreachable(
+                f"the response of the script has the transfer coding `{coding}`, "
+                "which the request did not accept",
+                hints=("let the script send `Content-Encoding`",),
+            )
         if self.switches_protocol and not self._may_switch:
             raise PortUnreachable(
                 "the script switched the protocol, which the request did not ask for",
@@ -105,10 +114,9 @@ class PortUpstream:
         if status < _FIRST_FINAL and status != _SWITCHING:
             return  # an interim response, such as 103; another one follows
         self.status, self._has_head = status, True
-        self.has_length = any(
-            name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
-            for name, value in self.headers
-        )
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        self._coding = b", ".join(codings)
+        self.has_length = bool(codings) or any(name == b"content-length" for name, _ in self.headers)
 
     def on_body(self, body: bytes) -> None:
         if not self._is_complete:

@@ -10,6 +10,7 @@ from typing import Protocol
 from hopyard.api_client.tcp_relay import STREAM_BYTES
 
 TUNNEL_KEY = "tunnel"  # in the state of a request: the `ClientTunnel` of its connection
+TRAILERS_KEY = "trailers"  # in the state of a request, once its body is complete
 STREAM_KEY = "streams"  # in the state of a request to a port, once the rights of its client are known
 
 
@@ -22,6 +23,10 @@ class ClientTunnel(Protocol):
 
     def end_tunnel(self) -> None:
         """Is called once, when a transport that was taken over is closed."""
+        ...
+
+    def call_when_half_closed(self, callback: Callable[[], None], /) -> None:
+        """Calls the function when the client has shut down its side of the connection, or at once."""
         ...
 
     def cut_response(self) -> None:

@@ -91,7 +91,8 @@ class ForkIn(RequestModel):
     trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the study. trust:
     allows reading all of another user's checkpoint, which may run their code. files: begins with the files
     that the next attempt of the run would begin with, its own checkpoints; of another user's run with `trust`
-    only. id: chosen by the client for safe retries.
+    only. live_params: has the parameters that users set while the run was live. A fork that starts from a
+    checkpoint or with files always has them. id: chosen by the client for safe retries.
     """
 
     params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] | None = None
@@ -118,6 +119,7 @@ class ForkIn(RequestModel):
     param_format: ParamFormatIn | None = None
     trust: bool = False
     files: bool = False
+    live_params: bool = False
     id: Id | None = None
 
 
@@ -331,9 +333,9 @@ def _cursor(checkpoint: Checkpoint) -> str:
 
 async def _with_live_params(services: Services, source: Run, change: ForkIn, resume: Resume | None) -> Run:
     """Returns the run with the parameters that its users set while it ran: those that held at a given or the
-    best checkpoint, or the last ones for the newest checkpoint or files. A fork from the beginning gets none
-    of them."""
-    if resume is None and not change.files:
+    best checkpoint, or the last ones for the newest checkpoint or files. A fork from the beginning gets them
+    with `live_params` only."""
+    if resume is None and not change.files and not change.live_params:
         return source
     return await with_live_params(services, source, None if change.checkpoint == "newest" else resume)
 
