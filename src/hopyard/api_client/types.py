@@ -1532,6 +1532,15 @@ class RemovedUserOut(TypedDict):
     tokens: int
 
 
+class ReplacedIn(TypedDict):
+    """label, note and values of tags as the caller read them; null for a tag that was absent. Omitted
+    ones are not compared."""
+
+    label: NotRequired[str | None]
+    note: NotRequired[str | None]
+    tags: NotRequired[Mapping[str, str | None] | None]
+
+
 class ReportIn(TypedDict):
     """The whole content of a report. revision: the one that this content replaces."""
 
@@ -2574,7 +2583,8 @@ class UnitsOut(TypedDict):
 class UpdateIn(TypedDict):
     """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit),
     roles (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in)
-    and untag to every run, and archived to ended runs. hold: false releases a held run."""
+    and untag to every run, and archived to ended runs. hold: false releases a held run. replaces: nothing
+    is changed if the run has other values than these."""
 
     archived: NotRequired[bool | None]
     hold: NotRequired[bool | None]
@@ -2582,6 +2592,7 @@ class UpdateIn(TypedDict):
     note: NotRequired[str | None]
     priority: NotRequired[int | None]
     queue: NotRequired[str | None]
+    replaces: NotRequired[ReplacedIn | None]
     roles: NotRequired[Sequence[RoleIn] | None]
     tags: NotRequired[Mapping[str, str] | None]
     time_limit_s: NotRequired[float | None]

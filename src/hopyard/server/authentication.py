@@ -27,6 +27,7 @@ from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.replica import RUN_TOKEN_PREFIX
 from hopyard.errors import AuthError, Forbidden, HopyardError, RunEnded
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.server.cache_validity import is_valid
 from hopyard.server.server_tokens import SERVER_TOKEN_PREFIX, verify_server_token
 from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKeys
 
@@ -213,7 +214,7 @@ class TokenAuthenticator:
         """Returns the user of the token with this hash. Raises AuthError."""
         now = self._now()
         token, until = self._user_tokens.get(key, (None, now))
-        if token is None or until <= now:
+        if token is None or not is_valid(until, now, _CACHE_TTL):
             token = await self._store.find_token(key)
             if token is None:
                 self._user_tokens.pop(key, None)
@@ -238,7 +239,7 @@ class TokenAuthenticator:
     def _record_use(self, key: str, token: Token, now: datetime) -> None:
         """Records the use of a token at most once a minute. The request does not wait for it."""
         last = self._use_recorded_at.get(key) or token.used_at
-        if last is not None and now - last < _USE_RECORD_INTERVAL:
+        if last is not None and abs(now - last) < _USE_RECORD_INTERVAL:
             return
         if len(self._use_recorded_at) >= _MAX_CACHED_TOKENS:
             self._use_recorded_at.clear()
@@ -284,7 +285,7 @@ class TokenAuthenticator:
 
     async def _is_live(self, attempt: AttemptId) -> bool:
         now = self._now()
-        if self._live_attempts.get(attempt, now) > now:
+        if is_valid(self._live_attempts.get(attempt, now), now, _CACHE_TTL):
             return True
         if not await self._is_live_attempt(attempt):
             self._live_attempts.pop(attempt, None)
