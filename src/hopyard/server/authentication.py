@@ -27,7 +27,7 @@ from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.replica import RUN_TOKEN_PREFIX
 from hopyard.errors import AuthError, Forbidden, HopyardError, RunEnded
 from hopyard.interfaces.access_store import AccessStore
-from hopyard.server.cache_validity import is_valid
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.server_tokens import SERVER_TOKEN_PREFIX, verify_server_token
 from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKeys
 

@@ -11,7 +11,7 @@ from hopyard.domain.placement_causes import NeverFitsCause
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.policies.incremental_state import GangClassKey, class_of
-from hopyard.server.cache_validity import is_valid
+from hopyard.server.cache_validation import is_valid
 
 _CACHE_TTL = timedelta(seconds=2)
 _MAX_CAUSES = 1024

@@ -19,7 +19,7 @@ from hopyard.interfaces.queue_store import QueueStore
 from hopyard.scheduler.explain.quota_messages import quota_message
 from hopyard.scheduler.quota.queue_report import queue_report, user_report
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
-from hopyard.server.cache_validity import is_valid
+from hopyard.server.cache_validation import is_valid
 
 _CACHE_TTL = timedelta(seconds=1)
 

@@ -9,7 +9,7 @@ from hopyard.config.units import format_bytes
 from hopyard.domain.ids import Digest, RunId
 from hopyard.errors import QuotaExceeded
 from hopyard.interfaces.storage_store import StorageStore, Upload
-from hopyard.server.cache_validity import is_valid
+from hopyard.server.cache_validation import is_valid
 
 _CACHE_TTL = timedelta(seconds=5)  # a push consists of hundreds of requests, and the sum is slow
 _MAX_CACHED_USERS = 1024

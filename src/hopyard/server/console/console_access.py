@@ -18,7 +18,7 @@ from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import AuthError, Conflict, Forbidden, NotFound
 from hopyard.server.authentication import Caller
-from hopyard.server.cache_validity import is_valid
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.services import Services
 
 OPEN_ACTION = "run.open_console"

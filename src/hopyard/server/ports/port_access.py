@@ -22,7 +22,7 @@ from hopyard.domain.run import Run
 from hopyard.domain.run_port import VISDOM_PORT, find_port
 from hopyard.errors import AuthError, Conflict, Forbidden, NotFound
 from hopyard.server.authentication import RUN_TOKEN_HINT, Caller
-from hopyard.server.cache_validity import is_valid
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.ports.port_address import PortAddress
 from hopyard.server.rates import RefusalRates
 from hopyard.server.services import Services

@@ -23,7 +23,7 @@ from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.interfaces.session_store import SessionStore, StoredSession
 from hopyard.server.audit import request_origin
 from hopyard.server.authentication import Caller, TokenAuthenticator, hash_token
-from hopyard.server.cache_validity import is_valid
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.rates import TokenBucket
 from hopyard.server.web.browser_name import browser_name
 from hopyard.server.web.session_cookie import check_change, check_same_origin, read_cookie
