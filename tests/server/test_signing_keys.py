@@ -63,6 +63,21 @@ def test_token_of_the_previous_key_is_valid_and_renewed_at_once() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("jump", [timedelta(hours=1), timedelta(days=1)])
+def test_live_run_is_accepted_after_the_clock_was_set_back(jump: timedelta) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        created = tokens(clock)
+        token = created.sign_token(ATTEMPT)
+        clock.at -= jump
+        for server in (created, tokens(clock, created.keys)):
+            await server.authenticate(f"Bearer {token}")
+            fresh = server.renew(token)
+            assert fresh is not None and server.renew(fresh) is None
+
+    asyncio.run(scenario())
+
+
 def test_retired_key_signs_no_new_token() -> None:
     async def scenario() -> None:
         clock = Clock()

@@ -215,3 +215,31 @@ def test_trial_cannot_be_updated(tmp_path: Path) -> None:
         )
 
     run_scenario(tmp_path, scenario)
+
+
+def test_change_of_text_that_another_user_has_changed_is_refused(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await set_up(api)
+        run = await submit(api, "carol", tags={"a": "1", "b": "1"}, label="first")
+        read = {"label": "first", "note": "", "tags": {"a": "1", "new": None}}
+        await change(api, run, user="carol", note="of carol", tags={"c": "1"}, replaces={"note": ""})
+        refused = await change(
+            api, run, user="bob", note="of bob", tags={"a": "2", "new": "1"}, replaces=read, status=409
+        )
+        assert refused["error"]["message"].endswith("was changed meanwhile: note")
+        await change(api, run, user="carol", note="of carol", replaces={"note": ""})  # the same text again
+        await change(
+            api, run, user="bob", tags={"a": "2"}, untag=["b"], replaces={"tags": {"a": "1", "b": "1"}}
+        )
+        for body in (
+            {"tags": {"a": "3"}, "replaces": {"tags": {"a": "1"}}},
+            {"untag": ["b"], "replaces": {"tags": {"b": "1"}}},
+            {"tags": {"c": "2"}, "replaces": {"tags": {"c": None}}},
+            {"label": "second", "replaces": {"label": "other"}},
+        ):
+            await change(api, run, user="carol", status=409, **body)
+        found = await api.request("GET", f"/runs/{run['id']}")
+        assert (found["note"], found["spec"]["label"]) == ("of carol", "first")
+        assert found["spec"]["tags"] == {"a": "2", "c": "1"}, "other tags stay"
+
+    run_scenario(tmp_path, scenario, loops=False)

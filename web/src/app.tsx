@@ -9,6 +9,7 @@ import { ErrorBoundary } from "@/parts/error_boundary";
 import { AwayNotice, Empty, ErrorNotice, Loading } from "@/parts/notices";
 import styles from "./app.module.css";
 import { CommandPalette } from "./shell/command_palette";
+import { useCurrentRights } from "./shell/current_rights";
 import { Keyboard } from "./shell/keyboard";
 import { Navigation } from "./shell/navigation";
 import { focusPage, usePageFocus } from "./shell/page_focus";
@@ -21,6 +22,7 @@ export function App() {
   const [error, setError] = useState<unknown>(null);
   const [location] = useLocation();
   usePageFocus(location);
+  useCurrentRights(session.value?.user);
   // before the first frame is drawn: everything else waits for the session
   useLayoutEffect(() => {
     let timer = 0;

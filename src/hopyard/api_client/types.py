@@ -807,9 +807,8 @@ class ForkIn(TypedDict):
     study of one trial. Its params are those of the trial, and it is trained for `epochs` more (null: as
     many as in the study); null repeats the study. trust: allows reading all of another user's checkpoint,
     which may run their code. files: begins with the files that the next attempt of the run would begin
-    with, its own checkpoints; of another user's run with `trust` only. live_params: has the parameters
-    that users set while the run was live. A fork that starts from a checkpoint or with files always has
-    them. id: chosen by the client for safe retries."""
+    with, its own checkpoints; of another user's run with `trust` only. id: chosen by the client for safe
+    retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     code: NotRequired[str | None]
@@ -820,7 +819,6 @@ class ForkIn(TypedDict):
     git: NotRequired[GitIn | None]
     id: NotRequired[str | None]
     label: NotRequired[str | None]
-    live_params: NotRequired[bool]
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
     metric_lines: NotRequired[Sequence[str]]
@@ -1532,6 +1530,15 @@ class RemovedUserOut(TypedDict):
     live_runs: list[str]
     name: str
     tokens: int
+
+
+class ReplacedIn(TypedDict):
+    """label, note and values of tags as the caller read them; null for a tag that was absent. Omitted
+    ones are not compared."""
+
+    label: NotRequired[str | None]
+    note: NotRequired[str | None]
+    tags: NotRequired[Mapping[str, str | None] | None]
 
 
 class ReportIn(TypedDict):
@@ -2576,7 +2583,8 @@ class UnitsOut(TypedDict):
 class UpdateIn(TypedDict):
     """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit),
     roles (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in)
-    and untag to every run, and archived to ended runs. hold: false releases a held run."""
+    and untag to every run, and archived to ended runs. hold: false releases a held run. replaces: nothing
+    is changed if the run has other values than these."""
 
     archived: NotRequired[bool | None]
     hold: NotRequired[bool | None]
@@ -2584,6 +2592,7 @@ class UpdateIn(TypedDict):
     note: NotRequired[str | None]
     priority: NotRequired[int | None]
     queue: NotRequired[str | None]
+    replaces: NotRequired[ReplacedIn | None]
     roles: NotRequired[Sequence[RoleIn] | None]
     tags: NotRequired[Mapping[str, str] | None]
     time_limit_s: NotRequired[float | None]

@@ -27,6 +27,7 @@ from hopyard.domain.ids import AttemptId, RunId, split_attempt
 from hopyard.domain.replica import RUN_TOKEN_PREFIX
 from hopyard.errors import AuthError, Forbidden, HopyardError, RunEnded
 from hopyard.interfaces.access_store import AccessStore
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.server_tokens import SERVER_TOKEN_PREFIX, verify_server_token
 from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKeys
 
@@ -134,8 +135,8 @@ class TokenAuthenticator:
         self._is_evaluated_by, self._reads = is_evaluated_by, reads
         # by hash: the token, and until when the entry is valid
         self._user_tokens: dict[str, tuple[Token, datetime]] = {}
-        # by verified token of a run: its caller, its expiry, the expiry of its key
-        self._run_tokens: dict[str, tuple[Caller, int, float]] = {}
+        # by verified token of a run: its caller, the expiry of its key
+        self._run_tokens: dict[str, tuple[Caller, float]] = {}
         self._live_attempts: dict[AttemptId, datetime] = {}  # until when the entry is valid
         self._use_recorded_at: dict[str, datetime] = {}  # by hash: when its use was recorded last
         self._use_tasks: set[asyncio.Task[None]] = set()
@@ -180,12 +181,14 @@ class TokenAuthenticator:
         return await self._reads(RunId(run), caller.run)
 
     def renew(self, token: str) -> str | None:
-        """Returns a new token for a run's token that is older than half of its lifetime, or whose key is
-        retired; else None."""
+        """Returns a new token for a run's token that is older than half of its lifetime, whose key is
+        retired, or that is of the future: the clock was set back. Else None."""
         attempt, expiry, mac = _split_run_token(token) if token.startswith(RUN_TOKEN_PREFIX) else ("", 0, "")
         if not attempt:
             return None
-        is_young = expiry - self._now().timestamp() > RUN_TOKEN_LIFETIME.total_seconds() / 2
+        lifetime_s = RUN_TOKEN_LIFETIME.total_seconds()
+        left_s = expiry - self._now().timestamp()
+        is_young = lifetime_s / 2 < left_s <= lifetime_s + _MAX_CLOCK_SKEW.total_seconds()
         if is_young and hmac.compare_digest(
             mac.encode(), _mac(self.keys.current_secret, attempt, expiry).encode()
         ):
@@ -213,7 +216,7 @@ class TokenAuthenticator:
         """Returns the user of the token with this hash. Raises AuthError."""
         now = self._now()
         token, until = self._user_tokens.get(key, (None, now))
-        if token is None or until <= now:
+        if token is None or not is_valid(until, now, _CACHE_TTL):
             token = await self._store.find_token(key)
             if token is None:
                 self._user_tokens.pop(key, None)
@@ -238,7 +241,7 @@ class TokenAuthenticator:
     def _record_use(self, key: str, token: Token, now: datetime) -> None:
         """Records the use of a token at most once a minute. The request does not wait for it."""
         last = self._use_recorded_at.get(key) or token.used_at
-        if last is not None and now - last < _USE_RECORD_INTERVAL:
+        if last is not None and abs(now - last) < _USE_RECORD_INTERVAL:
             return
         if len(self._use_recorded_at) >= _MAX_CACHED_TOKENS:
             self._use_recorded_at.clear()
@@ -269,13 +272,10 @@ class TokenAuthenticator:
         self._user_tokens.clear()
 
     async def _authenticate_run(self, token: str) -> Caller:
-        caller, expiry, key_until = self._run_tokens.get(token) or self._check_signed(token)
+        # The signed expiry is not compared with the clock: a clock that was set back would refuse live runs.
+        caller, key_until = self._run_tokens.get(token) or self._check_signed(token)
         if key_until <= self._now().timestamp():
             raise AuthError("the token of the run was signed with a retired key", hints=(_TOKEN_HINT,))
-        if expiry > (self._now() + RUN_TOKEN_LIFETIME + _MAX_CLOCK_SKEW).timestamp():
-            raise AuthError(
-                "the token of the run expires later than this server allows", hints=(_TOKEN_HINT,)
-            )
         if caller.attempt is None or not await self._is_live(caller.attempt):
             raise RunEnded(
                 "the token of the run has expired: the run has ended", hints=("use a user's token",)
@@ -284,7 +284,7 @@ class TokenAuthenticator:
 
     async def _is_live(self, attempt: AttemptId) -> bool:
         now = self._now()
-        if self._live_attempts.get(attempt, now) > now:
+        if is_valid(self._live_attempts.get(attempt, now), now, _CACHE_TTL):
             return True
         if not await self._is_live_attempt(attempt):
             self._live_attempts.pop(attempt, None)
@@ -301,7 +301,7 @@ class TokenAuthenticator:
         ]:
             del self._live_attempts[attempt]
 
-    def _check_signed(self, token: str) -> tuple[Caller, int, float]:
+    def _check_signed(self, token: str) -> tuple[Caller, float]:
         attempt, expiry, mac = _split_run_token(token)
         matching_keys = [
             key
@@ -322,7 +322,6 @@ class TokenAuthenticator:
             self._run_tokens.clear()
         entry = self._run_tokens[token] = (
             Caller(f"run {run}", run, AttemptId(attempt)),
-            expiry,
             matching_keys[0].valid_until,
         )
         return entry

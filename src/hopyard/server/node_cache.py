@@ -11,6 +11,7 @@ from hopyard.domain.placement_causes import NeverFitsCause
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.policies.incremental_state import GangClassKey, class_of
+from hopyard.server.cache_validation import is_valid
 
 _CACHE_TTL = timedelta(seconds=2)
 _MAX_CAUSES = 1024
@@ -27,7 +28,8 @@ class NodeCache:
     async def get(self) -> Sequence[Node]:
         """Returns all nodes of all engines. They may be up to two seconds old."""
         now = self._now()
-        if self._valid_until is None or now >= self._valid_until or not self._nodes:
+        is_current = self._valid_until is not None and is_valid(self._valid_until, now, _CACHE_TTL)
+        if not is_current or not self._nodes:
             nodes, self._valid_until = await self._cluster.nodes(), now + _CACHE_TTL
             if nodes != self._nodes:  # what is derived from the same nodes stays valid
                 self._nodes = nodes

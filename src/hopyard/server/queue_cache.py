@@ -19,6 +19,7 @@ from hopyard.interfaces.queue_store import QueueStore
 from hopyard.scheduler.explain.quota_messages import quota_message
 from hopyard.scheduler.quota.queue_report import queue_report, user_report
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
+from hopyard.server.cache_validation import is_valid
 
 _CACHE_TTL = timedelta(seconds=1)
 
@@ -34,7 +35,8 @@ class QueueCache:
         """Returns the tree. It may be up to a second old, unless `bypass_cache`. Changes by this server are
         visible at once."""
         now = self._now()
-        if bypass_cache or self._tree is None or self._valid_until is None or now >= self._valid_until:
+        is_current = self._valid_until is not None and is_valid(self._valid_until, now, _CACHE_TTL)
+        if bypass_cache or self._tree is None or not is_current:
             self._tree, self._valid_until = await self._store.tree(), now + _CACHE_TTL
         return self._tree
 

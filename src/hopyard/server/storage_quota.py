@@ -9,6 +9,7 @@ from hopyard.config.units import format_bytes
 from hopyard.domain.ids import Digest, RunId
 from hopyard.errors import QuotaExceeded
 from hopyard.interfaces.storage_store import StorageStore, Upload
+from hopyard.server.cache_validation import is_valid
 
 _CACHE_TTL = timedelta(seconds=5)  # a push consists of hundreds of requests, and the sum is slow
 _MAX_CACHED_USERS = 1024
@@ -144,7 +145,7 @@ class StorageQuota:
     async def _stored_usage(self, user: str) -> int:
         now = self._now()
         stored, until = self._usage_cache.get(user, (0, now))
-        if until <= now:
+        if not is_valid(until, now, _CACHE_TTL):
             stored = await self._store.stored_bytes(user) + await self._store.upload_bytes_elsewhere(
                 self._server, user
             )

@@ -22,9 +22,20 @@ _MAX_ATTEMPTS = 5  # retries when other requests change the run at the same time
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedText:
+    """What a change of label, note and tags replaces, as its user read it. A field that is None, and a tag
+    that is absent here, is not compared. The value of a tag is None if the run had no such tag."""
+
+    label: str | None = None
+    note: str | None = None
+    tags: Mapping[str, str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunUpdate:
     """The fields to change; None leaves a field unchanged. remove_time_limit: removes the time limit. tags
-    are merged into the existing ones, and `untag` is removed."""
+    are merged into the existing ones, and `untag` is removed. replaced: a run with other values is not
+    changed."""
 
     queue: QueueName | None = None
     priority: int | None = None
@@ -37,6 +48,7 @@ class RunUpdate:
     tags: Mapping[str, str] | None = None
     untag: Sequence[str] = ()
     archived: bool | None = None
+    replaced: ReplacedText | None = None
 
 
 async def update_run(
@@ -45,10 +57,13 @@ async def update_run(
     """Changes a run. Returns the run and descriptions of the changes.
 
     Raises NotFound; Forbidden for a caller who may not change the run or use the queue; SpecError and
-    DoesNotFit as for a submission; Conflict if the run no longer waits.
+    DoesNotFit as for a submission; Conflict if the run no longer waits, or has other values than
+    `replaced`.
     """
     for _ in range(_MAX_ATTEMPTS):
         before = await services.runs.get(run_id)
+        if update.replaced is not None:
+            _check_replaced(before, update, update.replaced)
         after = await _apply_update(services, before, update, caller)
         changes = describe_changes(before, after)
         if not changes:
@@ -66,6 +81,28 @@ async def update_run(
             continue
         return await services.runs.get(run_id), changes
     raise last_error
+
+
+def _check_replaced(before: Run, update: RunUpdate, replaced: ReplacedText) -> None:
+    """Raises Conflict if another change would be lost. An equal change is not a conflict."""
+    changed = [
+        name
+        for name, stored, read, wanted in (
+            ("name", before.spec.label, replaced.label, update.label),
+            ("note", before.note, replaced.note, update.note),
+        )
+        if read is not None and stored not in (read, wanted)
+    ]
+    added = update.tags or {}
+    for key, read in (replaced.tags or {}).items():
+        stored = before.spec.tags.get(key)
+        if stored != read and (stored is None or stored != added.get(key)):
+            changed.append(f"tag `{key}`")
+    if changed:
+        raise Conflict(
+            f"run {before.name} was changed meanwhile: {', '.join(changed)}",
+            hints=("read the run again, and repeat the change",),
+        )
 
 
 async def _apply_update(services: Services, before: Run, update: RunUpdate, caller: Caller) -> Run:

@@ -112,3 +112,37 @@ def test_streamed_response_ends_with_the_token_of_the_session(tmp_path: Path) ->
             writer.close()
 
     run_scenario(tmp_path, scenario)
+
+
+def test_clock_that_was_set_back_prolongs_no_revoked_token_or_session(tmp_path: Path) -> None:
+    """Another server of the database ends them, after this one has kept them in memory."""
+    now = [datetime(2026, 1, 2, tzinfo=UTC)]
+
+    async def scenario() -> None:
+        database = Database.open(tmp_path / "hopyard.db")
+        access = SqlAccessStore(database)
+        for secret, name in (("hop_a", "first"), ("hop_b", "second")):
+            await access.add_token("ann", hash_token(secret), now=now[0], name=name)
+
+        async def is_live(_attempt: str) -> bool:
+            return False
+
+        tokens = TokenAuthenticator(
+            access, SigningKeys(now=lambda: now[0]), now=lambda: now[0], is_live_attempt=is_live
+        )
+        store = SqlSessionStore(database)
+        sessions = SessionAccess(store, tokens, now=lambda: now[0])
+        await tokens.authenticate("Bearer hop_a")
+        session = await sessions.log_in(link="", token="hop_b", address="a")
+        now[0] -= timedelta(days=1)
+        await store.remove_session(hash_token(session.secret))
+        with pytest.raises(AuthError, match="ended"):
+            await sessions._find(session.secret)
+        found = next(token for token in await access.list_tokens("ann") if token.name == "first")
+        await access.remove_token(found.id)
+        with pytest.raises(AuthError, match="unknown token"):
+            await tokens.authenticate("Bearer hop_a")
+        await tokens.close()
+        await database.close()
+
+    asyncio.run(scenario())

@@ -1,11 +1,15 @@
 /** Views that a user keeps: what a page shows, under a name, private or shared with all users of the server. */
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import { api, data, type Schemas } from "@/api/client";
+import { usePolled } from "@/api/polling";
 import { session } from "@/api/session";
 import { whyNoSubmit } from "@/api/rights";
 import { Button } from "@/parts/button";
 import { ViewDialog } from "@/parts/view_dialog";
 import styles from "./saved_views.module.css";
+
+const POLL_MS = 5000; // views of other users and browsers come without an event
+const NONE: Schemas["ViewOut"][] = [];
 
 interface Tab {
   name: string;
@@ -49,13 +53,14 @@ export function SavedViews({
   normalise: (search: string) => string;
   onChange: (search: string) => void;
 }) {
-  const [views, setViews] = useState<Schemas["ViewOut"][]>([]);
   const [dialog, setDialog] = useState<Tab | "new" | null>(null);
-  const load = () =>
-    data(api.GET("/api/v1/views", { params: { query: { limit: 1000 } } }))
-      .then((found) => setViews(found.views))
-      .catch(() => undefined); // the page says that the server is away
-  useEffect(() => void load(), []);
+  // the page says where the server is away
+  const { data: found, reload } = usePolled(
+    "views",
+    () => data(api.GET("/api/v1/views", { params: { query: { limit: 1000 } } })),
+    () => POLL_MS,
+  );
+  const views = found?.views ?? NONE;
   const tabs = viewsOf(page, views, normalise);
   const own = session.value?.user ?? "";
   const chosen = tabs.find((tab) => tab.search === search);
@@ -107,7 +112,7 @@ export function SavedViews({
           search={search}
           own={views.filter((view) => view.user === own)}
           onClose={() => setDialog(null)}
-          onDone={() => void load()}
+          onDone={reload}
           onLoad={(view) => viewsOf(page, [view], normalise).forEach((each) => onChange(each.search))}
         />
       )}

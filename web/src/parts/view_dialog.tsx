@@ -37,7 +37,7 @@ async function nullIfGone<T>(request: Promise<T>): Promise<T | null> {
 
 /**
  * @param tab the view to change; null: a new one
- * @param own the user's views, as they were read: a change that another browser has made since is a conflict
+ * @param own the user's views when the dialog is opened: a change of another browser since is a conflict
  * @param onLoad shows what another browser stored
  */
 export function ViewDialog({
@@ -61,8 +61,9 @@ export function ViewDialog({
   const [isShared, setShared] = useState(tab?.isShared ?? false);
   const [error, setError] = useState<unknown>(null);
   const [conflict, setConflict] = useState<{ change: Change; theirs: View | null } | null>(null);
+  const [known] = useState(own); // the page reads the views again while this is open
   const target = name.trim();
-  const revisionOf = (view: string) => own.find((each) => each.name === view)?.revision ?? 0;
+  const revisionOf = (view: string) => known.find((each) => each.name === view)?.revision ?? 0;
   const finish = () => {
     onDone();
     onClose();
@@ -107,7 +108,7 @@ export function ViewDialog({
         onDone();
       });
   };
-  const isTaken = target !== tab?.name && own.some((view) => view.name === target);
+  const isTaken = target !== tab?.name && known.some((view) => view.name === target);
   const theirs = conflict?.theirs ?? null;
   return (
     <Dialog title={tab === null ? "Save this view" : `View ${tab.name}`} isOpen onClose={onClose}>

@@ -18,6 +18,7 @@ from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import AuthError, Conflict, Forbidden, NotFound
 from hopyard.server.authentication import Caller
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.services import Services
 
 OPEN_ACTION = "run.open_console"
@@ -97,7 +98,7 @@ class ConsoleAccess:
         if (
             console is None
             or (console.run, console.caller.user, console.caller.token) != (run, caller.user, caller.token)
-            or console.until <= self._services.now()
+            or not is_valid(console.until, self._services.now(), _LIFETIME)
         ):
             raise AuthError(
                 "this console was opened already, or has expired", hints=("run the command again",)

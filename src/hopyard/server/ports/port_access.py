@@ -22,6 +22,7 @@ from hopyard.domain.run import Run
 from hopyard.domain.run_port import VISDOM_PORT, find_port
 from hopyard.errors import AuthError, Conflict, Forbidden, NotFound
 from hopyard.server.authentication import RUN_TOKEN_HINT, Caller
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.ports.port_address import PortAddress
 from hopyard.server.rates import RefusalRates
 from hopyard.server.services import Services
@@ -111,7 +112,7 @@ class PortAccess:
         now, caller = self._services.now(), port.caller
         key = (caller.user, caller.token, port.address)
         last = self._recorded_at.get(key)
-        if last is not None and now - last < _RECORD_INTERVAL:
+        if last is not None and abs(now - last) < _RECORD_INTERVAL:
             return
         self.note_recorded(port)
         await self._services.audit.record(
@@ -134,7 +135,7 @@ class PortAccess:
         ports, and at most at the rate of other refusals: callers could name any number of ports."""
         now, key = self._services.now(), (caller.user, address.run)
         last = self._recorded_at.get(key)
-        if (last is not None and now - last < _RECORD_INTERVAL) or not self._refusals.take(caller.user):
+        if (last is not None and abs(now - last) < _RECORD_INTERVAL) or not self._refusals.take(caller.user):
             return
         self._note(key, now)
         run = await self._services.runs.get(address.run)
@@ -173,12 +174,13 @@ class PortAccess:
 
     def use_link(self, secret: str, address: PortAddress) -> str:
         """Returns the value of the cookie for the browser that opened this link. Raises AuthError."""
-        linked_address, caller, until = self._links.pop(secret, (None, None, None))
-        if caller is None or until is None or until <= self._services.now() or linked_address != address:
+        now = self._services.now()
+        linked_address, caller, until = self._links.pop(secret, (None, None, now))
+        if caller is None or not is_valid(until, now, LINK_LIFETIME) or linked_address != address:
             raise AuthError(
                 "this link was used, or has expired", hints=(_LINK_HINT.format(port=address.port),)
             )
-        expiry = int((self._services.now() + COOKIE_LIFETIME).timestamp())
+        expiry = int((now + COOKIE_LIFETIME).timestamp())
         text = f"{expiry}.{caller.token}.{caller.user}"
         return f"{_mac(self._services.tokens.keys.current_secret, address, text)}.{text}"
 

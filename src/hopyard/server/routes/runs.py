@@ -57,10 +57,11 @@ from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, encode_l
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
 from hopyard.server.trial_access import check_trial_submission
-from hopyard.server.update_run import RunUpdate, update_run
+from hopyard.server.update_run import ReplacedText, RunUpdate, update_run
 
 PLAN_TIMEOUT_S = 1.0
 MAX_NEWEST_EVENTS = 100  # attempts and events in the response of a run
+_Note = Annotated[str, Meta(max_length=4096, pattern=TEXT)]
 
 
 class SubmitQuery(RequestModel):
@@ -128,10 +129,20 @@ class DeleteQuery(RequestModel):
     ] = 0
 
 
+class ReplacedIn(RequestModel):
+    """label, note and values of tags as the caller read them; null for a tag that was absent. Omitted ones
+    are not compared."""
+
+    label: Label | None = None
+    note: _Note | None = None
+    tags: Annotated[dict[Key, Text | None], Meta(max_length=2 * MAX_NAMES)] | None = None
+
+
 class UpdateIn(RequestModel):
     """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit), roles
     (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in) and untag
-    to every run, and archived to ended runs. hold: false releases a held run."""
+    to every run, and archived to ended runs. hold: false releases a held run. replaces: nothing is changed if
+    the run has other values than these."""
 
     queue: Name | None = None
     priority: Priority | None = None
@@ -139,10 +150,11 @@ class UpdateIn(RequestModel):
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     hold: bool | None = None
     label: Label | None = None
-    note: Annotated[str, Meta(max_length=4096, pattern=TEXT)] | None = None
+    note: _Note | None = None
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
     untag: Annotated[tuple[Key, ...], Meta(max_length=MAX_NAMES)] = ()
     archived: bool | None = None
+    replaces: ReplacedIn | None = None
 
 
 class UpdatedOut(Struct, frozen=True):
@@ -293,7 +305,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         The change becomes an event of the run, with its time, its user, old and new values. 400 as for a
         submission. 403 unless the caller is the user of the run, administers its queue or an ancestor, or
         owns the server; 403 also for a queue that the caller or the run's user may not use. 409 if the run no
-        longer waits.
+        longer waits, and if another caller has changed a value of `replaces` since.
         """
         body = request.body
         time_limit_s = None if body.time_limit_s is UNSET else body.time_limit_s
@@ -311,6 +323,9 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             tags=body.tags,
             untag=body.untag,
             archived=body.archived,
+            replaced=None
+            if body.replaces is None
+            else ReplacedText(body.replaces.label, body.replaces.note, body.replaces.tags),
         )
         run, changes = await update_run(services, RunId(request.path["id"]), run_update, request.caller)
         return UpdatedOut(to_run_out(await with_readable_name(services.runs, run), request.caller), changes)

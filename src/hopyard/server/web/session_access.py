@@ -23,6 +23,7 @@ from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.interfaces.session_store import SessionStore, StoredSession
 from hopyard.server.audit import request_origin
 from hopyard.server.authentication import Caller, TokenAuthenticator, hash_token
+from hopyard.server.cache_validation import is_valid
 from hopyard.server.rates import TokenBucket
 from hopyard.server.web.browser_name import browser_name
 from hopyard.server.web.session_cookie import check_change, check_same_origin, read_cookie
@@ -163,7 +164,7 @@ class SessionAccess:
         """Records the use of a session at most once a minute. The request does not wait for it."""
         now = self._now()
         last = self._use_recorded_at.get(key) or session.used_at
-        if last is not None and now - last < _USE_RECORD_INTERVAL:
+        if last is not None and abs(now - last) < _USE_RECORD_INTERVAL:
             return
         if len(self._use_recorded_at) >= _MAX_CACHED:
             self._use_recorded_at.clear()
@@ -198,7 +199,7 @@ class SessionAccess:
         """Raises AuthError for a session that has ended, or of a token that is no longer valid."""
         key, now = hash_token(secret), self._now()
         session, until = self._sessions.get(key, (None, now))
-        if session is None or until <= now:
+        if session is None or not is_valid(until, now, _CACHE_TTL):
             session = await self._store.find_session(key, now=now)
             if session is not None:
                 if len(self._sessions) >= _MAX_CACHED:

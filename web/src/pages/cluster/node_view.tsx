@@ -280,6 +280,7 @@ function Events({ id }: { id: string }) {
 function Actions({ detail, onDone }: { detail: Detail; onDone: () => void }) {
   const [dialog, setDialog] = useState<Dialog>(null);
   const [reason, setReason] = useState("");
+  const [openedReason, setOpenedReason] = useState("");
   const [isAll, setAll] = useState(false);
   const [note, setNote] = useState("");
   const [error, setError] = useState<unknown>(null);
@@ -311,20 +312,28 @@ function Actions({ detail, onDone }: { detail: Detail; onDone: () => void }) {
   };
   const open = (which: Dialog) => {
     setReason(node.cordon_reason);
+    setOpenedReason(node.cordon_reason);
     setAll(false);
     setDialog(which);
   };
   const reasonField = (
-    <label>
-      Reason
-      <input
-        class={fieldStyles["input"]}
-        value={reason}
-        maxLength={1024}
-        placeholder="shown with the node"
-        onInput={(event) => setReason(event.currentTarget.value)}
-      />
-    </label>
+    <>
+      <label>
+        Reason
+        <input
+          class={fieldStyles["input"]}
+          value={reason}
+          maxLength={1024}
+          placeholder="shown with the node"
+          onInput={(event) => setReason(event.currentTarget.value)}
+        />
+      </label>
+      {node.cordoned && node.cordon_reason !== openedReason && node.cordon_reason !== reason && (
+        <p role="alert">
+          The node was cordoned meanwhile, with the reason “{node.cordon_reason}”. Yours replaces it.
+        </p>
+      )}
+    </>
   );
   const refusal = whyNoNodes();
   const change = { disabled: refusal !== "", title: refusal };

@@ -19,7 +19,7 @@ import { RunsTab } from "./runs_tab";
 import { VersionsTab } from "./versions_tab";
 import styles from "./dataset_page.module.css";
 
-const POLL_MS = 10_000;
+const POLL_MS = 5000; // descriptions and versions come without an event
 const TABS = { board: "Leaderboard", files: "Files", versions: "Versions", runs: "Runs" } as const;
 type Tab = keyof typeof TABS;
 

@@ -258,7 +258,7 @@ function OpenReport({ first }: { first: Report }) {
 
 /** What stands between a change and the server, and what to do about it. */
 function Trouble({
-  state: { status, error, theirs },
+  state: { report, status, error, theirs },
   session,
   onCopy,
 }: {
@@ -270,8 +270,10 @@ function Trouble({
     return (
       <section class={styles["trouble"]} role="alert">
         <p>
-          {theirs.updated_by} saved revision {theirs.revision} while this page had changes of its own. Nothing
-          is lost: choose what stays.
+          {theirs.revision < report.revision
+            ? `The server has revision ${theirs.revision}, which is older than what this page shows: it was restored from a backup.`
+            : `${theirs.updated_by} saved revision ${theirs.revision} while this page had changes of its own.`}{" "}
+          Nothing is lost: choose what stays.
         </p>
         <Button onClick={() => session.takeTheirs()}>Show theirs, drop mine</Button>
         <Button onClick={() => void session.keepMine()}>Keep mine (theirs stays in Revisions)</Button>

@@ -140,3 +140,30 @@ it("keeps the text of a report that was removed", async () => {
   await vi.runAllTimersAsync();
   expect([session.state.status, session.state.content.title]).toEqual(["gone", "Mine"]);
 });
+
+it("is not set back by a read that began before a save", async () => {
+  const session = open();
+  const old = server.report;
+  let answer: (report: Report) => void = () => undefined;
+  const { get } = server;
+  server.get = () => new Promise((resolve) => (answer = resolve));
+  const reading = session.refresh();
+  session.change({ title: "Typed" });
+  await session.save();
+  server.get = get;
+  answer(old);
+  await reading;
+  expect([session.state.status, session.state.content.title]).toEqual(["saved", "Typed"]);
+});
+
+it("asks what stays after the server was restored to an earlier revision", async () => {
+  const session = open();
+  const backup = server.report;
+  session.change({ title: "After the backup" });
+  await session.save();
+  server.report = backup;
+  await session.refresh();
+  expect([session.state.status, session.state.content.title]).toEqual(["conflict", "After the backup"]);
+  await session.keepMine();
+  expect([session.state.status, server.report.title]).toEqual(["saved", "After the backup"]);
+});

@@ -115,8 +115,13 @@ export class ReportSession {
     if (this.current.status === "saving" || this.isClosed) {
       return; // the answer will say
     }
+    const { id, revision } = this.current.report;
     try {
-      const found = await this.api.get(this.current.report.id);
+      const found = await this.api.get(id);
+      if (this.current.report.revision !== revision) {
+        await this.refresh(); // a save has ended meanwhile: the answer may be older than it
+        return;
+      }
       this.onFound(found);
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) {
@@ -173,7 +178,9 @@ export class ReportSession {
     if (status === "saving" || found.revision === report.revision) {
       return;
     }
-    if (status === "saved" || isSame(contentOf(found), content)) {
+    // a server that was restored from a backup has lost what this page shows
+    const isEarlier = found.revision < report.revision && found.may_write;
+    if ((status === "saved" && !isEarlier) || isSame(contentOf(found), content)) {
       this.removeDraft();
       this.update({ report: found, content: contentOf(found), status: "saved", error: null, theirs: null });
     } else if (status !== "gone") {

@@ -4,9 +4,10 @@ import { useLocation } from "wouter-preact";
 import { api, ApiError, data } from "@/api/client";
 import { whyNoChange, whyNoFork, whyNoSubmit } from "@/api/rights";
 import { giveCommand, isFinal, type Checkpoint, type Run } from "@/api/runs";
+import { EditDialog } from "@/pages/runs/edit_dialog";
 import { AgainDialog } from "@/pages/studies/study_actions";
 import { Button } from "@/parts/button";
-import { DeleteDialog, NoteDialog, PauseDialog, SetDialog, StopDialog } from "./dialogs";
+import { DeleteDialog, PauseDialog, SetDialog, StopDialog } from "./dialogs";
 import { ErrorNotice } from "@/parts/notices";
 import styles from "./run_page.module.css";
 
@@ -135,7 +136,7 @@ export function Actions({
       {open === "stop" && <StopDialog {...props} />}
       {open === "pause" && <PauseDialog {...props} />}
       {open === "set" && <SetDialog {...props} />}
-      {open === "note" && <NoteDialog {...props} />}
+      {open === "note" && <EditDialog {...props} onDone={reload} />}
       {open === "again" && <AgainDialog {...props} onStarted={(name) => navigate(`/studies/${name}`)} />}
       {open === "delete" && (
         <DeleteDialog {...props} checkpoints={checkpoints} onDeleted={() => navigate("/runs")} />

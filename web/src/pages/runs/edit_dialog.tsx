@@ -1,24 +1,25 @@
 import { useEffect, useState } from "preact/hooks";
 import { api, data } from "@/api/client";
 import { Button } from "@/parts/button";
+import { ConflictNotice } from "@/parts/conflict";
 import { Dialog, DialogButtons } from "@/parts/dialog";
 import fieldStyles from "@/parts/field.module.css";
 import { ErrorNotice, Loading } from "@/parts/notices";
 import type { Run } from "./columns";
+import { changeOf, saveText, textOf, type TextChange } from "./run_text";
 import { formatTags, parseTags } from "./tags";
 
-const UNCHANGED = {
-  queue: null,
-  priority: null,
-  roles: null,
-  hold: null,
-  archived: null,
-  label: null,
-  note: null,
-};
-
-/** Changes name, tags and note of a run. A listing cuts long tags, so the run is read first. */
-export function EditDialog({ run, onClose, onDone }: { run: Run; onClose: () => void; onDone: () => void }) {
+/** Changes name, tags and note of a run. A listing cuts long tags, so the run is read first. What another user changes
+ *  while the dialog is open stays, or the dialog asks. */
+export function EditDialog({
+  run,
+  onClose,
+  onDone,
+}: {
+  run: Pick<Run, "id" | "name">;
+  onClose: () => void;
+  onDone: () => void;
+}) {
   const [whole, setWhole] = useState<Run | null>(null);
   const [error, setError] = useState<unknown>(null);
   useEffect(() => {
@@ -39,36 +40,34 @@ export function EditDialog({ run, onClose, onDone }: { run: Run; onClose: () => 
 }
 
 function EditForm({ run, onClose, onDone }: { run: Run; onClose: () => void; onDone: () => void }) {
-  const [label, setLabel] = useState(run.spec.label);
+  const [opened, setOpened] = useState(run);
+  const [label, setLabel] = useState(run.spec.label ?? "");
   const [tags, setTags] = useState(formatTags(run.spec.tags ?? {}));
   const [note, setNote] = useState(run.note);
   const [error, setError] = useState<unknown>(null);
+  const [conflict, setConflict] = useState<{ change: TextChange; theirs: Run } | null>(null);
   const [isBusy, setBusy] = useState(false);
-  const save = async () => {
+  const save = (change: TextChange, over: Run) => {
     setBusy(true);
-    try {
-      const wanted = parseTags(tags);
-      const untag = Object.keys(run.spec.tags ?? {}).filter((key) => !(key in wanted));
-      const body = {
-        ...UNCHANGED,
-        ...(label === run.spec.label ? {} : { label }),
-        ...(note === run.note ? {} : { note }),
-        tags: wanted,
-        untag,
-      };
-      await data(api.PATCH("/api/v1/runs/{id}", { params: { path: { id: run.id } }, body }));
-      onDone();
-      onClose();
-    } catch (failure) {
-      setError(failure);
-      setBusy(false);
-    }
+    setError(null);
+    setConflict(null);
+    saveText(run.id, change, textOf(over))
+      .then((other) => {
+        if (other === null) {
+          onDone();
+          onClose();
+        } else {
+          setConflict({ change, theirs: other.theirs });
+        }
+      })
+      .catch(setError)
+      .finally(() => setBusy(false));
   };
   return (
     <form
       onSubmit={(event) => {
         event.preventDefault();
-        void save();
+        save(changeOf(textOf(opened), { label, note, tags: parseTags(tags) }), opened);
       }}
       style={{ display: "grid", gap: "var(--space-4)" }}
     >
@@ -93,11 +92,29 @@ function EditForm({ run, onClose, onDone }: { run: Run; onClose: () => void; onD
         Note
         <textarea
           class={fieldStyles["input"]}
+          rows={4}
+          maxLength={4096}
           value={note}
           onInput={(event) => setNote(event.currentTarget.value)}
         />
       </label>
       {error !== null && <ErrorNotice error={error} />}
+      {conflict !== null && (
+        <ConflictNotice
+          text="Another user or browser changed this run meanwhile."
+          load="Load theirs"
+          keep="Keep mine"
+          onLoad={() => {
+            const { theirs } = conflict;
+            setOpened(theirs);
+            setLabel(theirs.spec.label ?? "");
+            setTags(formatTags(theirs.spec.tags ?? {}));
+            setNote(theirs.note);
+            setConflict(null);
+          }}
+          onKeep={() => save(conflict.change, conflict.theirs)}
+        />
+      )}
       <DialogButtons>
         <Button onClick={onClose}>Cancel</Button>
         <Button kind="primary" type="submit" disabled={isBusy}>

@@ -7,7 +7,7 @@ import { whyNoChange, whyNoSubmit } from "@/api/rights";
 import { isFinal, type Run } from "@/api/runs";
 import { Button } from "@/parts/button";
 import { ActionDialog } from "@/parts/action_dialog";
-import { NoteDialog } from "@/pages/run/dialogs";
+import { EditDialog } from "@/pages/runs/edit_dialog";
 import type { Study, StudyView, Trial } from "./study_data";
 import styles from "./studies.module.css";
 
@@ -80,7 +80,7 @@ export function StudyActions({ view, reload }: { view: StudyView; reload: () => 
       )}
       {open === "again" && <AgainDialog run={run} onClose={close} onStarted={onStarted} />}
       {open === "best" && <BestDialog run={run} study={study} onClose={close} onStarted={onStarted} />}
-      {open === "note" && <NoteDialog run={run} onClose={close} />}
+      {open === "note" && <EditDialog run={run} onClose={close} onDone={reload} />}
     </div>
   );
 }
