@@ -62,6 +62,7 @@ def test_prompt_evaluates_completes_and_sets(open_visit: OpenVisit, live: str, w
     page.get_by_role("button", name="Open a prompt").click()
     log, python = page.get_by_role("log"), page.get_by_role("textbox", name="Python")
     expect(log).to_contain_text("Training continues between statements")
+    expect(python).to_be_focused()
     python.fill("for i in (20, 22):")
     python.press("Enter")
     python.type("    print(i + p.lr)\n\n")

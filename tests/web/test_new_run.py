@@ -58,6 +58,7 @@ def test_newcomer_uploads_a_folder_and_watches_its_curve(
     expect(page.get_by_label("Command")).to_have_value("python train.py")
     expect(answer(page)).to_contain_text("Starts now on box")
     page.get_by_role("button", name="lr", exact=True).click()
+    expect(page.get_by_label("value of lr")).to_be_focused()
     page.get_by_label("value of lr").fill("many")
     expect(page.get_by_text("not a number")).to_be_visible()
     page.get_by_label("value of lr").fill("0.5")
@@ -119,6 +120,25 @@ def test_earlier_run_fills_the_page(visit: Visit, web_runs: list[str], web_clien
     expect(page.get_by_role("heading", name="again")).to_be_visible()
     fork = web_client.resolve_run(ref="again")
     assert (fork["spec"]["forked_from"], fork["name"].split("/")[1]) == (run["id"], "forks")
+
+
+def test_earlier_run_is_taken_by_its_label_and_its_parameter_is_searched(
+    visit: Visit, web_runs: list[str]
+) -> None:
+    page = visit.open("/new?search=1")
+    page.get_by_role("button", name="Earlier run").click()
+    page.get_by_label("Run", exact=True).fill("slow")
+    page.get_by_role("button", name="Take this run").click()
+    expect(page.get_by_text(f"the code of {web_runs[1]}")).to_be_visible()
+    expect(page.get_by_label("value of lr")).to_have_value("0.01")
+    page.get_by_placeholder("lr", exact=True).fill("lr")
+    page.get_by_placeholder("from", exact=True).fill("0.01")
+    page.get_by_placeholder("to", exact=True).fill("0.1")
+    page.get_by_label("Metric", exact=True).fill("val_acc")
+    page.get_by_label("Trials", exact=True).fill("2")
+    expect(page.get_by_text("Not used: its range below replaces this value.")).to_be_visible()
+    expect(answer(page)).to_contain_text("now")
+    expect(page.get_by_role("button", name="Start the study")).to_be_enabled()
 
 
 def test_repository_of_another_host_is_refused_with_the_setting(visit: Visit) -> None:

@@ -77,6 +77,14 @@ def test_refused_command_says_why(visit: Visit, live_run: str) -> None:
     expect(dialog.get_by_role("alert")).to_contain_text("steps")
 
 
+def test_reason_of_a_failure_is_on_each_tab(visit: Visit, web_runs: list[str]) -> None:
+    for tab in ("overview", "curves", "checkpoints"):
+        page = open_tab(visit, web_runs[3], tab)
+        expect(page.get_by_label("how it ended")).to_contain_text("the loss is not a number")
+    open_tab(visit, web_runs[3], "curves")
+    expect(page.get_by_role("heading", name="No metrics", exact=True)).to_be_visible()
+
+
 def test_content_of_users_never_runs(visit: Visit, hostile_run: str) -> None:
     page = open_tab(visit, hostile_run, "overview")
     expect(page.get_by_text(f"evil={ATTACK}")).to_be_visible()

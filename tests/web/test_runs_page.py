@@ -6,7 +6,7 @@ import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from hopyard.api_client.client import Client
 from tests.cli.shell import Shell
@@ -79,6 +79,39 @@ def test_keyboard_selects_and_compares_and_opens(visit: Visit, web_runs: list[st
     expect(page.get_by_role("option", name=re.compile("^baseline"))).to_be_visible()
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("/runs/[0-9a-z]{20}"))
+
+
+def test_palette_says_that_nothing_is_found_only_after_an_answer(visit: Visit, web_runs: list[str]) -> None:
+    visit.allow("Failed to load resource")  # the first requests, as when a network appears
+    page = visit.open("/runs")
+    expect(rows(page).first).to_be_visible()
+    lost: list[Route] = []
+
+    def lose(route: Route) -> None:
+        if len(lost) < 2:
+            lost.append(route)
+        else:
+            route.continue_()
+
+    page.route(re.compile(r"/api/v1/runs\?.*text="), lose)
+    page.keyboard.press("Control+k")
+    search, palette = page.get_by_placeholder("Type the name"), page.get_by_role("dialog", name="commands")
+    with page.expect_request(re.compile("text=team")):
+        search.fill("team=vis")
+    expect(palette.get_by_role("status")).to_have_text("Searching…")
+    with page.expect_request(re.compile("text=team")):  # the request is sent again
+        lost[0].abort()
+    expect(palette.get_by_role("status")).to_have_text("Searching…")
+    lost[1].abort()
+    expect(palette.get_by_role("option", name=re.compile("^baseline"))).to_be_visible()
+    search.fill("team=vision")  # found by a tag, which no name contains
+    expect(palette.get_by_role("option", name=re.compile("^baseline"))).to_be_visible()
+    search.fill("no run has this name")
+    expect(palette.get_by_role("status")).to_have_text("Nothing is called that.")
+    search.fill("settings")
+    expect(palette.get_by_role("option", selected=True)).to_contain_text("Settings")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/settings")
 
 
 def test_note_tags_star_and_archive_of_a_run_with_hostile_words(

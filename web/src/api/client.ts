@@ -62,6 +62,8 @@ async function toError(response: Response): Promise<ApiError> {
 const SESSION_PATH = "/api/v1/session";
 const CSRF_HEADER = "X-Hopyard-Session";
 const ANSWER_MS = 60_000; // in which the answer to a reading request begins: a connection may be dead
+// before a reading request is sent again: browsers fail all requests at once when a network appears or goes
+const AGAIN_MS = [250, 1000];
 
 /** Sends a request. A changing one is sent again after a refusal, if another tab has begun a new session. */
 async function send(request: Request): Promise<Response> {
@@ -95,10 +97,24 @@ async function sendReading(request: Request): Promise<Response> {
   const timer = setTimeout(() => late.abort(new TypeError("no answer")), ANSWER_MS);
   try {
     const signal = AbortSignal.any([request.signal, late.signal]);
-    return await watched(fetch(request, { signal }));
+    return await watched(fetchAgain(request, signal));
   } finally {
     clearTimeout(timer);
   }
+}
+
+async function fetchAgain(request: Request, signal: AbortSignal): Promise<Response> {
+  for (const ms of AGAIN_MS) {
+    try {
+      return await fetch(request, { signal });
+    } catch (error) {
+      if (signal.aborted) {
+        throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, ms));
+    }
+  }
+  return fetch(request, { signal });
 }
 
 const session: Middleware = {

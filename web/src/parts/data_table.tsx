@@ -81,7 +81,7 @@ export function DataTable<Row>({
               <th
                 key={key}
                 scope="col"
-                class={isNumber ? styles["number"] : undefined}
+                class={cellClass({ title, isNumber })}
                 aria-sort={
                   shownSort === key ? "ascending" : shownSort === `-${key}` ? "descending" : undefined
                 }
@@ -114,8 +114,8 @@ export function DataTable<Row>({
               class={isMarked?.(row) ? styles["marked"] : undefined}
               aria-current={isMarked?.(row) ? "true" : undefined}
             >
-              {columns.map(({ key, value, cell, isNumber }) => (
-                <td key={key} class={isNumber ? styles["number"] : undefined}>
+              {columns.map(({ key, title, value, cell, isNumber }) => (
+                <td key={key} class={cellClass({ title, isNumber })}>
                   {cell ? cell(row) : cellText(value?.(row))}
                 </td>
               ))}
@@ -130,6 +130,11 @@ export function DataTable<Row>({
       </table>
     </div>
   );
+}
+
+/** The column without a title has the actions of a row: they stay in sight. */
+function cellClass({ title, isNumber }: { title: string; isNumber: boolean | undefined }) {
+  return title === "" ? styles["actions"] : isNumber ? styles["number"] : undefined;
 }
 
 function cellText(value: CellValue): string {

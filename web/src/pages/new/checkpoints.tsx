@@ -1,5 +1,5 @@
-import { useEffect, useState } from "preact/hooks";
 import { api, data, type Schemas } from "@/api/client";
+import { usePolled } from "@/api/polling";
 import { allPages } from "@/api/runs";
 import fields from "@/parts/form.module.css";
 import type { Draft, SavedCheckpoint, Source } from "./draft";
@@ -29,24 +29,22 @@ export function Checkpoints({
   draft: Draft;
   onChange: (checkpoint: Source["checkpoint"]) => void;
 }) {
-  const [saved, setSaved] = useState<SavedCheckpoint[]>([]);
   const id = source?.id ?? "";
-  useEffect(() => {
-    let isCurrent = true;
-    void allPages<Schemas["CheckpointsOut"]>((after) =>
-      data(
-        api.GET("/api/v1/runs/{id}/checkpoints", {
-          params: { path: { id }, query: after === null ? {} : { after } },
-        }),
-      ),
-    )
-      .then((pages) => startPoints(pages.flatMap(({ checkpoints }) => checkpoints)))
-      .catch(() => [])
-      .then((found) => isCurrent && setSaved(found));
-    return () => {
-      isCurrent = false;
-    };
-  }, [id]);
+  const saved =
+    usePolled(
+      `start points ${id}`,
+      async () => {
+        const pages = await allPages<Schemas["CheckpointsOut"]>((after) =>
+          data(
+            api.GET("/api/v1/runs/{id}/checkpoints", {
+              params: { path: { id }, query: after === null ? {} : { after } },
+            }),
+          ),
+        );
+        return startPoints(pages.flatMap(({ checkpoints }) => checkpoints));
+      },
+      () => null,
+    ).data ?? [];
   if (saved.length === 0 || source === null) {
     return null;
   }

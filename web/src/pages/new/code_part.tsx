@@ -1,5 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, data } from "@/api/client";
+import { usePolled } from "@/api/polling";
 import { getRun, readManifest } from "@/api/runs";
 import { Button } from "@/parts/button";
 import { Name } from "@/parts/name";
@@ -23,6 +24,7 @@ const KINDS: readonly [Kind, string][] = [
   ["git", "Git repository"],
   ["run", "Earlier run"],
 ];
+const MAX_LABELLED = 100;
 const MAX_FILES = 20_000; // of one run
 
 /** Chooses the code of the run. `onSource`: an earlier run, of which the page takes everything. */
@@ -195,16 +197,26 @@ function Git({ onCode }: { onCode: (code: Code) => void }) {
   );
 }
 
+/** Returns the name of the newest run with a label; what is no label of a run is returned as it is. */
+async function nameOf(text: string): Promise<string> {
+  if (text.includes("/")) {
+    return text;
+  }
+  const query = { text, limit: MAX_LABELLED, trials: 0 };
+  const { runs } = await data(api.GET("/api/v1/runs", { params: { query } }));
+  return runs.find(({ spec }) => spec.label === text)?.name ?? text;
+}
+
 function EarlierRun({ onSource }: { onSource: (run: string) => Promise<void> }) {
   const [name, setName] = useState("");
-  const [names, setNames] = useState<string[]>([]);
   const [isBusy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
-  useEffect(() => {
-    data(api.GET("/api/v1/runs", { params: { query: { limit: 50, trials: 0 } } }))
-      .then(({ runs }) => setNames(runs.map((run) => run.name)))
-      .catch(setError);
-  }, []);
+  const newest = usePolled(
+    "earlier runs",
+    () => data(api.GET("/api/v1/runs", { params: { query: { limit: 50, trials: 0 } } })),
+    () => null,
+  ).data;
+  const names = newest?.runs.flatMap(({ name, spec }) => (spec.label ? [spec.label, name] : [name])) ?? [];
   return (
     <form
       class={fields["rows"]}
@@ -212,7 +224,8 @@ function EarlierRun({ onSource }: { onSource: (run: string) => Promise<void> }) 
         event.preventDefault();
         setBusy(true);
         setError(null);
-        onSource(name.trim())
+        nameOf(name.trim())
+          .then(onSource)
           .catch(setError)
           .finally(() => setBusy(false));
       }}
@@ -223,7 +236,7 @@ function EarlierRun({ onSource }: { onSource: (run: string) => Promise<void> }) 
         onChange={setName}
         placeholder="user/project/12"
         suggestions={names}
-        help="The page takes its code, command, parameters, resources and environment."
+        help="Its name, or its label. The page takes its code, command, parameters, resources and environment."
       />
       <div class={fields["buttons"]}>
         <Button kind="primary" type="submit" disabled={isBusy || name.trim() === ""}>

@@ -1,6 +1,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearchParams } from "wouter-preact";
 import { api, data, type Schemas } from "@/api/client";
+import { usePolled } from "@/api/polling";
 import { Button } from "@/parts/button";
 import { ErrorNotice, Loading } from "@/parts/notices";
 import page from "@/parts/page.module.css";
@@ -22,7 +23,7 @@ import { ParamRows } from "./param_rows";
 import { newRunId } from "./run_id";
 import { fieldOf, forkOf, likelyCommand, rebaseParams, type Form, type Packages } from "./run_values";
 import { SearchPart } from "./search_part";
-import { NEW_SEARCH } from "./search_values";
+import { NEW_SEARCH, searchedNames } from "./search_values";
 import { useAnswer } from "./use_answer";
 import fields from "@/parts/form.module.css";
 import styles from "./new.module.css";
@@ -195,6 +196,7 @@ export function NewPage() {
                     <ParamRows
                       params={form.params}
                       known={known.current}
+                      searched={searchedNames(draft.search)}
                       problem={problemOf("params")}
                       onChange={(params) => change({ params })}
                     />
@@ -305,12 +307,12 @@ interface PartProps {
 }
 
 function Datasets({ form, change, problem }: PartProps & { problem: Problem | null }) {
-  const [names, setNames] = useState<string[]>([]);
-  useEffect(() => {
-    data(api.GET("/api/v1/datasets"))
-      .then(({ datasets }) => setNames(datasets.map(({ name }) => name)))
-      .catch(() => undefined); // only suggestions
-  }, []);
+  const found = usePolled(
+    "new datasets",
+    () => data(api.GET("/api/v1/datasets")),
+    () => null,
+  ).data;
+  const names = found?.datasets.map(({ name }) => name) ?? [];
   return (
     <div class={fields["field"]}>
       <span class={fields["legend"]}>Datasets</span>
@@ -436,12 +438,12 @@ function Resources({
 }
 
 function Scheduling({ form, change, problemOf }: PartProps & { problemOf: ProblemOf }) {
-  const [queues, setQueues] = useState<string[]>([]);
-  useEffect(() => {
-    data(api.GET("/api/v1/queues"))
-      .then((found) => setQueues(found.queues.filter(({ leaf }) => leaf).map(({ name }) => name)))
-      .catch(() => undefined); // only suggestions
-  }, []);
+  const found = usePolled(
+    "new queues",
+    () => data(api.GET("/api/v1/queues")),
+    () => null,
+  ).data;
+  const queues = found?.queues.filter(({ leaf }) => leaf).map(({ name }) => name) ?? [];
   return (
     <section class={fields["section"]} aria-label="queue and names">
       <h2>Queue and names</h2>

@@ -1,3 +1,4 @@
+import { useEffect, useRef, useState } from "preact/hooks";
 import { paramProblem, type Param, type ParamKind } from "./run_values";
 import { type Problem, ProblemText, RemoveButton } from "@/parts/form_field";
 import { Button } from "@/parts/button";
@@ -5,26 +6,43 @@ import fields from "@/parts/form.module.css";
 
 const KINDS: readonly ParamKind[] = ["number", "text", "yes/no", "nothing"];
 
-/** The parameters with their types. `known`: names that the script takes. */
+/** The parameters with their types. `known`: names that the script takes. `searched`: names with a range. */
 export function ParamRows({
   params,
   known,
+  searched,
   problem,
   onChange,
 }: {
   params: readonly Param[];
   known: readonly string[];
+  searched: readonly string[];
   problem: Problem | null;
   onChange: (params: Param[]) => void;
 }) {
   const change = (index: number, part: Partial<Param>) =>
     onChange(params.map((each, at) => (at === index ? { ...each, ...part } : each)));
-  const add = (name: string) => onChange([...params, { name, kind: "number", text: "" }]);
+  const rows = useRef<HTMLDivElement>(null);
+  const [isAdded, setAdded] = useState(false);
+  useEffect(() => {
+    if (isAdded) {
+      setAdded(false);
+      const inputs = [...(rows.current?.querySelectorAll<HTMLInputElement>("[data-param] input") ?? [])];
+      inputs
+        .slice(-2)
+        .find((input) => input.value === "")
+        ?.focus(); // the name, or the value of a known one
+    }
+  }, [isAdded]);
+  const add = (name: string) => {
+    onChange([...params, { name, kind: "number", text: "" }]);
+    setAdded(true);
+  };
   const used = new Set(params.map(({ name }) => name));
   const free = known.filter((name) => !used.has(name));
   const bad = problem === null ? "" : problem.path.replace(/^params\.?/, "");
   return (
-    <div class={fields["rows"]}>
+    <div class={fields["rows"]} ref={rows}>
       {params.map((param, index) => {
         const own = paramProblem(param);
         const found = own
@@ -35,7 +53,7 @@ export function ParamRows({
         const label = param.name || "new parameter";
         return (
           <div key={index}>
-            <div class={fields["row"]}>
+            <div class={fields["row"]} data-param>
               <input
                 class={fields["mono"]}
                 aria-label="name of the parameter"
@@ -87,6 +105,9 @@ export function ParamRows({
                 onClick={() => onChange(params.filter((_, at) => at !== index))}
               />
             </div>
+            {searched.includes(param.name.trim()) && (
+              <span class={fields["help"]}>Not used: its range below replaces this value.</span>
+            )}
             <ProblemText problem={found} />
           </div>
         );

@@ -8,6 +8,7 @@ import {
   rungsText,
   searchOf,
   searchValues,
+  studyValues,
   type SearchForm,
 } from "./search_values";
 
@@ -80,3 +81,12 @@ it("rungs are those of the searcher", () => {
 });
 
 it("a choice without commas is one value", () => expect(choiceValues(" 16 ")).toEqual([16]));
+
+it("a range replaces the value of its parameter", () => {
+  const values = studyValues(
+    { params: { lr: 0.1, width: 8 } },
+    { ...NEW_SEARCH, space: [{ ...NEW_RANGE, name: " lr " }] },
+  );
+  expect(values["params"]).toEqual({ width: 8 });
+  expect(Object.keys(values["space"] as object)).toEqual(["lr"]);
+});

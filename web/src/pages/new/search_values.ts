@@ -80,6 +80,23 @@ export function searchValues(search: SearchForm): Values {
   };
 }
 
+/** Returns the names of the parameters that have a range. */
+export function searchedNames(search: SearchForm | null): string[] {
+  return search?.space.map(({ name }) => name.trim()).filter((name) => name !== "") ?? [];
+}
+
+/** Returns the file of a study around a run. A range replaces the value of its parameter. */
+export function studyValues(run: Values, search: SearchForm): Values {
+  const { params, ...rest } = run;
+  const searched = new Set(searchedNames(search));
+  const fixed = Object.entries((params ?? {}) as Values).filter(([name]) => !searched.has(name));
+  return {
+    ...rest,
+    ...(fixed.length > 0 && { params: Object.fromEntries(fixed) }),
+    ...searchValues(search),
+  };
+}
+
 /** Returns the form of a search file, and the other keys; null for one that the form cannot show. */
 export function searchOf(values: Values): { search: SearchForm; rest: Values } | null {
   const { metric, goal, mode, searcher, trials, concurrent, epochs, steps, seed, space, ...rest } = values;

@@ -4,7 +4,7 @@ import { api, ApiError, data, type Schemas } from "@/api/client";
 import type { Problem } from "@/parts/form_field";
 import type { Draft, SavedCheckpoint } from "./draft";
 import { valuesOf } from "./run_values";
-import { searchValues } from "./search_values";
+import { studyValues } from "./search_values";
 
 export interface Answer {
   spec: Schemas["SpecIn"] | null;
@@ -22,9 +22,7 @@ const AGAIN_MS = 10_000;
 /** Returns the text of the file that a draft describes. */
 export function fileOf(draft: Draft): string {
   const run = valuesOf(draft.form, draft.rest);
-  return (
-    draft.text ?? JSON.stringify(draft.search === null ? run : { ...run, ...searchValues(draft.search) })
-  );
+  return draft.text ?? JSON.stringify(draft.search === null ? run : studyValues(run, draft.search));
 }
 
 /** Asks the server about a draft after each change, and again while the page is open. `isBusy`: the answer is of

@@ -159,7 +159,10 @@ export function CurvesTab({
         </label>
       </div>
       {Object.keys(all).length === 0 && (
-        <Empty title="No metrics yet" command="hop.log(loss=loss, step=step)" />
+        <Empty
+          title={isFinal(run) ? "No metrics" : "No metrics yet"}
+          command="hop.log(loss=loss, step=step)"
+        />
       )}
       {matches === null && <p role="alert">{filter} is not a regular expression</p>}
       <div class={styles["charts"]}>

@@ -1,15 +1,12 @@
-import { Link } from "wouter-preact";
 import { usePolled } from "@/api/polling";
 import { api, data } from "@/api/client";
 import { isFinal, isOfRun, type Command, type Run } from "@/api/runs";
-import { Name } from "@/parts/name";
 import { Empty } from "@/parts/notices";
 import { formatDuration, formatNumber } from "@/text/format";
 import { commandText } from "@/text/shell";
-import { placeAddress } from "@/text/traceback";
-import { findRaisingPlace } from "./code_files";
+import { ExitNotice } from "./exit_notice";
 import { CopyButton, Section, Time } from "./fields";
-import { exitText, paramText } from "./run_text";
+import { paramText } from "./run_text";
 import styles from "./run_page.module.css";
 
 const POLL_MS = 2000;
@@ -34,10 +31,13 @@ export function OverviewTab({ run, commands }: { run: Run; commands: readonly Co
   const tags = Object.entries(run.spec.tags ?? {});
   return (
     <div class={styles["overview"]}>
-      <Exit run={run} />
+      {run.phase !== "failed" && <ExitNotice run={run} />}
       <Section title="Summary">
         {summary.length === 0 && Object.keys(values).length === 0 && (
-          <Empty title="No values yet" command="hop.log(loss=loss, step=step)" />
+          <Empty
+            title={isFinal(run) ? "No values" : "No values yet"}
+            command="hop.log(loss=loss, step=step)"
+          />
         )}
         <table class={styles["values"]}>
           <tbody>
@@ -151,48 +151,6 @@ function Changes({ name, commands }: { name: string; commands: readonly Command[
         );
       })}
     </ul>
-  );
-}
-
-const HINTS: Record<string, string> = {
-  "out-of-memory": "Fork it with more memory: hop fork RUN --memory 16G",
-  "time-limit": "Fork it from its newest checkpoint with a longer limit: hop fork RUN@newest --time 8h",
-  "prepare-failed": "The machine could not prepare it: see the log and hop doctor",
-};
-
-function Exit({ run }: { run: Run }) {
-  const exit = run.exit;
-  const sentences = [...run.unstored, ...(run.elsewhere ?? [])];
-  if ((exit === null || exit.code === 0) && sentences.length === 0) {
-    return null;
-  }
-  const hint = HINTS[exit?.kind ?? ""]?.replace("RUN", run.name);
-  return (
-    <section class={styles["exit"]} aria-label="how it ended">
-      {exit !== null && exit.code !== 0 && <h2>{exitText(exit)}</h2>}
-      {exit !== null && exit.kind === "exit-code" && exit.code !== 0 && <RaisedAt run={run} />}
-      {hint !== undefined && <p>{hint}</p>}
-      {sentences.map((sentence) => (
-        <p key={sentence}>{sentence}</p>
-      ))}
-    </section>
-  );
-}
-
-/** A link to the line of the code that raised, if the output has a traceback through the code of the run. */
-function RaisedAt({ run }: { run: Run }) {
-  const place = usePolled(
-    `raised ${run.id} ${run.attempts?.length}`,
-    () => findRaisingPlace(run),
-    () => null,
-  ).data;
-  return place === null ? null : (
-    <p>
-      Raised at{" "}
-      <Link href={placeAddress(run.id, place)}>
-        <Name text={place.path} />, line {place.line}
-      </Link>
-    </p>
   );
 }
 

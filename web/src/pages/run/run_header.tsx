@@ -54,12 +54,12 @@ export function RunHeader({
         <Field label="Resources">{resourcesText(run)}</Field>
         {run.spec.datasets && run.spec.datasets.length > 0 && (
           <Field label="Dataset">
-            {run.spec.datasets.map((dataset, index) => (
+            {run.spec.datasets.map((dataset, index, all) => (
               <span key={dataset.name}>
-                {index > 0 && ", "}
                 <Link href={`/datasets/${encodeURIComponent(dataset.name)}`}>
                   {dataset.name}:{dataset.version || "newest"}
                 </Link>
+                {index < all.length - 1 && ", "}
               </span>
             ))}
           </Field>
@@ -211,8 +211,8 @@ function Lineage({ run }: { run: Run }) {
         <Field label="Forks">
           {forks.runs.map((fork, index) => (
             <span key={fork.id}>
-              {index > 0 && ", "}
               <Link href={`/runs/${fork.name}`}>{fork.name}</Link>
+              {index < forks.runs.length - 1 && ", "}
             </span>
           ))}
           {forks.next !== null && " and more"}

@@ -10,6 +10,7 @@ import { TabLinks } from "@/parts/tab_links";
 import { lazy } from "@/shell/lazy";
 import { CheckpointsTab } from "./checkpoints_tab";
 import { EventsTab } from "./events_tab";
+import { ExitNotice } from "./exit_notice";
 import { FilesTab } from "./files_tab";
 import { LogTab } from "./log_tab";
 import { MediaTab } from "./media_tab";
@@ -126,6 +127,7 @@ function RunView({
     <div class={styles["page"]}>
       <StaleNotice error={error} />
       <RunHeader run={run} checkpoints={saved} reload={reload} />
+      {run.phase === "failed" && <ExitNotice run={run} />}
       <TabLinks
         label="parts of the run"
         current={tab}

@@ -10,6 +10,7 @@ import { DataTable, type DataColumn } from "@/parts/data_table";
 import { Name } from "@/parts/name";
 import { ErrorNotice, Loading } from "@/parts/notices";
 import page from "@/parts/page.module.css";
+import { addressText } from "./address_text";
 import styles from "./settings.module.css";
 
 type Entry = Schemas["SessionEntryOut"];
@@ -45,7 +46,7 @@ export function SessionsPanel() {
       key: "address",
       title: "Address",
       value: (entry) => entry.address,
-      cell: (entry) => (entry.address === "" ? "unknown" : <Name text={entry.address} />),
+      cell: (entry) => <Name text={addressText(entry.address)} />,
     },
     {
       key: "token",

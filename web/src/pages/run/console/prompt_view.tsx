@@ -17,6 +17,13 @@ export function PromptView({ session }: { session: PromptSession }) {
   useLayoutEffect(() => {
     transcript.current?.scrollTo(0, transcript.current.scrollHeight);
   }, [entries]);
+  const wasOpen = useRef(isOpen);
+  useLayoutEffect(() => {
+    if (isOpen && !wasOpen.current) {
+      input.current?.focus(); // the user has just opened it, to type
+    }
+    wasOpen.current = isOpen;
+  }, [isOpen]);
   const change = (value: string) => {
     setText(value);
     setNames([]);
