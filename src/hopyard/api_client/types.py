@@ -743,6 +743,13 @@ class EventsOut(TypedDict):
     next: int | None
 
 
+class ExcludedFileOut(TypedDict):
+    """A file of the commit that is not part of the code, and why."""
+
+    path: str
+    reason: str
+
+
 class Exit(TypedDict):
     """How a replica or an attempt ended. code: the exit code of the script; for a signal 128 + its
     number, as in a shell. reason: one sentence for users, with the numbers ("used 1.2 GiB of 1.0 GiB
@@ -807,8 +814,9 @@ class ForkIn(TypedDict):
     study of one trial. Its params are those of the trial, and it is trained for `epochs` more (null: as
     many as in the study); null repeats the study. trust: allows reading all of another user's checkpoint,
     which may run their code. files: begins with the files that the next attempt of the run would begin
-    with, its own checkpoints; of another user's run with `trust` only. id: chosen by the client for safe
-    retries."""
+    with, its own checkpoints; of another user's run with `trust` only. live_params: has the parameters
+    that users set while the run was live. A fork that starts from a checkpoint or with files always has
+    them. id: chosen by the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     code: NotRequired[str | None]
@@ -819,6 +827,7 @@ class ForkIn(TypedDict):
     git: NotRequired[GitIn | None]
     id: NotRequired[str | None]
     label: NotRequired[str | None]
+    live_params: NotRequired[bool]
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
     metric_lines: NotRequired[Sequence[str]]
@@ -847,11 +856,14 @@ class GitCodeIn(TypedDict):
 
 class GitCodeOut(TypedDict):
     """code: the manifest of the files. git: for the spec of the run. paths: of files, the first 2000.
-    submodules: which were not fetched."""
+    submodules: which were not fetched. left_out: other files of the commit that the code lacks.
+    lfs_pointers: files that are pointers of Git LFS in place of the content. Both: the first 200."""
 
     code: str
     files: int
     git: GitState
+    left_out: list[ExcludedFileOut]
+    lfs_pointers: list[str]
     paths: list[str]
     size_bytes: int
     submodules: list[str]
