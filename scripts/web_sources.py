@@ -22,7 +22,6 @@ _SOURCES = (
     "package-lock.json",
     "vite.config.ts",
     "tsconfig.json",
-    "public/**/*",
     "src/**/*",
 )
 _OTHERS = (".test.ts", ".test.tsx", ".d.ts", "schema.ts")

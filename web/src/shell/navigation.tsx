@@ -6,6 +6,7 @@ import { useCurrentInSight } from "@/parts/current_in_sight";
 import { Bell } from "./bell";
 import { PAGES } from "./pages";
 import styles from "./navigation.module.css";
+import icon from "./icon.svg";
 import { isPaletteOpen } from "./keyboard";
 import { nextTheme, theme, type Theme } from "./theme";
 
@@ -19,7 +20,7 @@ export function Navigation() {
   return (
     <nav ref={row} class={styles["navigation"]} aria-label="pages">
       <Link href="/runs" class={styles["brand"]} aria-label="Hopyard">
-        <img src="/favicon.svg" alt="" width="22" height="22" />
+        <img src={icon} alt="" width="22" height="22" />
         <span>Hopyard</span>
       </Link>
       <button type="button" class={styles["search"]} onClick={() => (isPaletteOpen.value = true)}>

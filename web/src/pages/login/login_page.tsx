@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { loadSession, logIn } from "@/api/session";
 import { Button } from "@/parts/button";
 import { ErrorNotice } from "@/parts/notices";
+import icon from "@/shell/icon.svg";
 import styles from "./login_page.module.css";
 
 const LOOK_MS = 10_000;
@@ -95,7 +96,7 @@ function LoginForm({
         submit({ token: token.trim() });
       }}
     >
-      <img src="/favicon.svg" alt="" width="40" height="40" />
+      <img src={icon} alt="" width="40" height="40" />
       <h1>{title}</h1>
       {children !== undefined && <p>{children}</p>}
       <p>

@@ -1,0 +1,1 @@
+import{ai as e}from"./common-4CbruLud.js";var t=t=>`${t} ${e.value?.user??``}`,n={getItem:e=>localStorage.getItem(t(e)),setItem:(e,n)=>localStorage.setItem(t(e),n),removeItem:e=>localStorage.removeItem(t(e))};export{n as t};

@@ -1,1 +1,0 @@
-import{ai as e}from"./common-222kzM6A.js";var t=t=>`${t} ${e.value?.user??``}`,n={getItem:e=>localStorage.getItem(t(e)),setItem:(e,n)=>localStorage.setItem(t(e),n),removeItem:e=>localStorage.removeItem(t(e))};export{n as t};
