@@ -239,8 +239,6 @@ class StreamIngest:
 
     async def write_received(self, run: RunId) -> None:
         """Writes what was received of a run to the stores, which otherwise are up to some seconds behind."""
-        if self._write_task is not None and not self._write_task.done():
-            await asyncio.wait([self._write_task])  # it may have taken values that it has not written yet
         live = self._live_runs.get(run)
         if live is not None:
             await live.write(self._runs, self._commands, self._notifications)

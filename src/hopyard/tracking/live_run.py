@@ -3,6 +3,7 @@ store periodically."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -104,6 +105,7 @@ class LiveRun:
     _limit_count: int = 0  # how many of these events were received
     _alerts: dict[str, Alert] = field(default_factory=dict)  # by their key; not yet in the store
     _stored_alerts: set[str] = field(default_factory=set)
+    _write_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def apply_points(
         self, rank: int, reader: LatestMetrics, data: bytes, *, logged: Collection[str] = ()
@@ -388,7 +390,13 @@ class LiveRun:
         notifications: NotificationStore | None = None,
     ) -> None:
         """Writes changes to the stores. After an error they are kept for the next time, unless a later
-        attempt has begun."""
+        attempt has begun. Returns after the end of a write that has begun before, which has taken changes."""
+        async with self._write_lock:
+            await self._write(runs, commands, notifications)
+
+    async def _write(
+        self, runs: RunStore, commands: CommandStore | None, notifications: NotificationStore | None
+    ) -> None:
         replace_all = self._is_replacing
         self.replace_metrics &= not replace_all
         metrics, self._metrics = self._metrics, {}
