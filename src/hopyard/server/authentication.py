@@ -35,6 +35,8 @@ _USER_PREFIX = "hop_"
 _MAX_CACHED_TOKENS = 1024
 _CACHE_TTL = timedelta(seconds=2)  # so long this server accepts a token after another server revoked it
 _MAX_CLOCK_SKEW = timedelta(minutes=5)  # between servers that accept each other's signatures
+# A clock that is set back by up to this leaves live runs connected. Their tokens are renewed at once.
+_MAX_CLOCK_JUMP = timedelta(days=7)
 _USE_RECORD_INTERVAL = timedelta(minutes=1)
 _NO_TOKEN_MESSAGE = "this server requires a token"
 _REVOKED_HINT = "check the token: it may be revoked, or belong to another server"
@@ -135,8 +137,8 @@ class TokenAuthenticator:
         self._is_evaluated_by, self._reads = is_evaluated_by, reads
         # by hash: the token, and until when the entry is valid
         self._user_tokens: dict[str, tuple[Token, datetime]] = {}
-        # by verified token of a run: its caller, the expiry of its key
-        self._run_tokens: dict[str, tuple[Caller, float]] = {}
+        # by verified token of a run: its caller, its expiry, the expiry of its key
+        self._run_tokens: dict[str, tuple[Caller, int, float]] = {}
         self._live_attempts: dict[AttemptId, datetime] = {}  # until when the entry is valid
         self._use_recorded_at: dict[str, datetime] = {}  # by hash: when its use was recorded last
         self._use_tasks: set[asyncio.Task[None]] = set()
@@ -272,10 +274,13 @@ class TokenAuthenticator:
         self._user_tokens.clear()
 
     async def _authenticate_run(self, token: str) -> Caller:
-        # The signed expiry is not compared with the clock: a clock that was set back would refuse live runs.
-        caller, key_until = self._run_tokens.get(token) or self._check_signed(token)
+        caller, expiry, key_until = self._run_tokens.get(token) or self._check_signed(token)
         if key_until <= self._now().timestamp():
             raise AuthError("the token of the run was signed with a retired key", hints=(_TOKEN_HINT,))
+        if expiry > (self._now() + RUN_TOKEN_LIFETIME + _MAX_CLOCK_JUMP).timestamp():
+            raise AuthError(
+                "the token of the run expires later than this server allows", hints=(_TOKEN_HINT,)
+            )
         if caller.attempt is None or not await self._is_live(caller.attempt):
             raise RunEnded(
                 "the token of the run has expired: the run has ended", hints=("use a user's token",)
@@ -301,7 +306,7 @@ class TokenAuthenticator:
         ]:
             del self._live_attempts[attempt]
 
-    def _check_signed(self, token: str) -> tuple[Caller, float]:
+    def _check_signed(self, token: str) -> tuple[Caller, int, float]:
         attempt, expiry, mac = _split_run_token(token)
         matching_keys = [
             key
@@ -322,6 +327,7 @@ class TokenAuthenticator:
             self._run_tokens.clear()
         entry = self._run_tokens[token] = (
             Caller(f"run {run}", run, AttemptId(attempt)),
+            expiry,
             matching_keys[0].valid_until,
         )
         return entry
