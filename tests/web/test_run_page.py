@@ -242,6 +242,7 @@ def test_run_is_found_stopped_and_left_without_a_mouse(visit: Visit, live_run: s
     press_until(page, stop)
     keys.press("Enter")
     dialog.get_by_role("button", name="Stop the run").wait_for()
+    expect(dialog.locator(":focus")).to_have_count(1)  # from then on it gets the keys
     keys.press("Escape")
     expect(stop).to_be_focused()
     keys.press("Enter")

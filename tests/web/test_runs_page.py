@@ -73,6 +73,7 @@ def test_keyboard_selects_and_compares_and_opens(visit: Visit, web_runs: list[st
     expect(rows(page)).to_have_count(3)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Compare the selected runs")
+    expect(page.get_by_role("dialog").locator(":focus")).to_have_count(1)
     page.keyboard.press("Escape")
     page.keyboard.press("Control+k")
     page.get_by_placeholder("Type the name").fill("baseline")
