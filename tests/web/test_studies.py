@@ -47,7 +47,7 @@ TIMEOUT_MS = 60_000
 
 @pytest.fixture(scope="session")
 def study(web_shell: Shell) -> str:
-    """The name of an ended study whose trials are runs."""
+    """The name of an ended study with runs as trials."""
     web_shell.write("tune.py", SCRIPT)
     web_shell.write("study.yaml", STUDY)
     name = web_shell.hop("search", "study.yaml", "--detach").text.strip()

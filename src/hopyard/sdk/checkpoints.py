@@ -98,7 +98,7 @@ def discard_folder(folder: str) -> None:
 
 
 def clear_remains(root: str, prefix: str = "") -> None:
-    """Removes what killed processes left in `root` of discarded folders whose names began with `prefix`."""
+    """Removes what killed processes left in `root` of discarded folders that had names with this prefix."""
     with suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
             if entry.name.startswith(_REMAINS + prefix):

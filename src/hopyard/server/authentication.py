@@ -183,8 +183,8 @@ class TokenAuthenticator:
         return await self._reads(RunId(run), caller.run)
 
     def renew(self, token: str) -> str | None:
-        """Returns a new token for a run's token that is older than half of its lifetime, whose key is
-        retired, or that is of the future: the clock was set back. Else None."""
+        """Returns a new token for a run's token that is older than half of its lifetime, has a retired key,
+        or is of the future: the clock was set back. Else None."""
         attempt, expiry, mac = _split_run_token(token) if token.startswith(RUN_TOKEN_PREFIX) else ("", 0, "")
         if not attempt:
             return None

@@ -23,7 +23,7 @@ Metric = Annotated[str, Meta(max_length=1024, pattern=LINE)]
 
 
 class PushIn(RequestModel):
-    """manifest: of a tree whose blobs are all on the server. metric: by which the leaderboard ranks.
+    """manifest: of a tree, with all blobs on the server. metric: by which the leaderboard ranks.
     derived_from: the version that the data was made from, as `NAME:VERSION`, or `NAME` for its newest
     version."""
 

@@ -198,7 +198,7 @@ export function valueOf({ kind, text }: Param): Value {
   }
 }
 
-/** Returns what is wrong with a parameter before anybody else looks at it, "" for nothing. */
+/** Returns what is wrong with a parameter before the server looks at it, "" for nothing. */
 export function paramProblem(param: Param): string {
   if (param.name.trim() === "") {
     return param.text === "" ? "" : "give the parameter a name";
