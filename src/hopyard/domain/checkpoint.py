@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 
@@ -43,3 +43,10 @@ class Checkpoint:
         """Returns whether this one was saved after `earlier`, one of the same step. False for the same one
         that is sent again. The same content at a later time has other metrics or marks."""
         return self.manifest != earlier.manifest or self.created_at > earlier.created_at
+
+
+def fork_candidates(checkpoints: Sequence[Checkpoint], step: int | None) -> list[Checkpoint]:
+    """Returns the checkpoints from which a fork may start, in the given order. Those of Hopyard count more
+    than those of the script itself. step: None for any step."""
+    fitting = [checkpoint for checkpoint in checkpoints if step in (None, checkpoint.step)]
+    return [checkpoint for checkpoint in fitting if not checkpoint.path] or fitting

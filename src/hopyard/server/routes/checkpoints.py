@@ -31,7 +31,7 @@ from hopyard.config.schemas.fields import (
 from hopyard.config.schemas.runs import MAX_ROLES, EnvironmentIn, GitIn, ParamFormatIn, RoleIn, TopologyIn
 from hopyard.controller.checkpoint_retention import retained_steps, run_datasets
 from hopyard.domain.best_checkpoint import best_checkpoint
-from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.checkpoint import Checkpoint, fork_candidates
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
 from hopyard.domain.metric_line import check_metric_lines
@@ -402,18 +402,11 @@ def _to_role(role: RoleIn) -> RoleSpec:
 
 
 async def _find_checkpoint(services: Services, source: Run, requested: str | int | None) -> Checkpoint | None:
-    """Returns the checkpoint that a fork begins with. One of Hopyard counts more than one of the script
-    itself, except for the best one."""
+    """Returns the checkpoint that a fork begins with: the newest readable one of `fork_candidates`, or the
+    best one of all."""
     if requested is None:
         return None
     all_checkpoints = await services.runs.checkpoints(source.id, damaged=True, own=True)
-    saved_by_hopyard = [
-        checkpoint
-        for checkpoint in all_checkpoints
-        if not checkpoint.path and (requested in ("newest", BEST_CHECKPOINT, checkpoint.step))
-    ]
-    if saved_by_hopyard and requested != BEST_CHECKPOINT:
-        all_checkpoints = [checkpoint for checkpoint in all_checkpoints if not checkpoint.path]
     if requested == BEST_CHECKPOINT and all_checkpoints:
         best = best_checkpoint(all_checkpoints, await run_datasets(services.datasets, source))
         if best is None:
@@ -424,23 +417,23 @@ async def _find_checkpoint(services: Services, source: Run, requested: str | int
                     "set `newest` or a step: `hop checkpoint ls RUN` lists them",
                 ),
             )
-        requested, all_checkpoints = best.step, [best]
-    readable = [checkpoint for checkpoint in all_checkpoints if not checkpoint.damaged]
+        candidates: Sequence[Checkpoint] = [best]
+    else:
+        candidates = fork_candidates(all_checkpoints, requested if isinstance(requested, int) else None)
     newest, damaged = None, set[int]()
-    for checkpoint in reversed(readable):
-        if requested in ("newest", checkpoint.step) and checkpoint.step not in damaged:
+    for checkpoint in reversed(candidates):
+        if not checkpoint.damaged and checkpoint.step not in damaged:
             if not await _is_unavailable(services, source, checkpoint):
                 newest = checkpoint
                 break
             damaged.add(checkpoint.step)
     if newest is None:
-        if damaged or any(
-            checkpoint.damaged and requested in ("newest", checkpoint.step) for checkpoint in all_checkpoints
-        ):
+        if damaged or any(checkpoint.damaged for checkpoint in candidates):
             raise NotFound(
                 f"run {source.name} has no such readable checkpoint",
                 hints=("list its readable and damaged checkpoints with `hop info RUN`",),
             )
+        readable = [checkpoint for checkpoint in all_checkpoints if not checkpoint.damaged]
         if not readable:
             hint = "save checkpoints in the script with `hop.bind` and `hop.loop`, or with `hop.save`"
             raise NotFound(f"run {source.name} has no checkpoint", hints=(hint,))

@@ -13,6 +13,7 @@ from hopyard.config.recorded_request import recorded_request
 from hopyard.config.run_file_text import format_run_file, run_file_values
 from hopyard.config.schemas.fields import Hex, Id, Int64, RequestModel
 from hopyard.config.schemas.runs import GitIn
+from hopyard.domain.checkpoint import fork_candidates
 from hopyard.domain.ids import Digest, RunId
 from hopyard.domain.run import ResumeFrom as Resume
 from hopyard.domain.run import Run
@@ -187,15 +188,14 @@ def compose_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 async def _own_checkpoint(services: Services, run: Run, step: int) -> Resume:
-    """Returns the newest of the run's own checkpoints of the step. Raises NotFound."""
-    saved = [each for each in await services.runs.checkpoints(run.id, own=True) if each.step == step]
+    """Returns the checkpoint of the step that a fork would begin with. Raises NotFound."""
+    saved = fork_candidates(await services.runs.checkpoints(run.id, own=True), step)
     if not saved:
         raise NotFound(
             f"run {run.name} has no checkpoint of step {step}",
             hints=("list them with `hop checkpoint ls RUN`",),
         )
-    newest = max(saved, key=lambda checkpoint: checkpoint.created_at)
-    return Resume(run.id, newest.step, newest.manifest)
+    return Resume(run.id, step, saved[-1].manifest)
 
 
 def _with_code(spec: Mapping[str, Any], code: Digest | None, git: Any) -> Mapping[str, Any]:
