@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import re
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from hopyard.config.git_settings import GitSettings
 from hopyard.datasets.ignore_rules import HOPIGNORE
@@ -28,12 +26,12 @@ from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.git_address import GitAddress
 from hopyard.domain.manifest import Manifest
 from hopyard.domain.text import escape
-from hopyard.errors import SpecError, StorageFull
+from hopyard.errors import SpecError
+from hopyard.server.git_errors import FULL_COMMIT, GitFailed, GitRequest
 
 MAX_FILES = 100_000
 _MAX_NAMED = 200  # files that are left out, and pointers
 _FETCHES = 3  # of a branch that moves meanwhile
-_COMMIT, _SHORT_COMMIT = re.compile("[0-9a-f]{40}"), re.compile("[0-9a-f]{4,39}")
 _MAX_LISTING_BYTES, _MAX_ERROR_BYTES = 64 * 2**20, 64 * 1024
 _BLOCK_BYTES = 512  # of `ulimit -f`
 # settings of the network of the machine, which have no effect on what git runs
@@ -84,7 +82,7 @@ class _CommitFiles(NamedTuple):
 async def fetch_git_code(folder: Path, address: GitAddress, ref: str, settings: GitSettings) -> GitCode:
     """Returns the code of a branch, tag or commit, "" for the default branch. folder: an empty one, which the
     caller removes. Raises SpecError for a repository that cannot be fetched or is too large, StorageFull."""
-    git = _Git(folder, address, ref, settings)
+    git = _Git(folder, address, settings)
     try:
         async with asyncio.timeout(settings.timeout_s):
             await git.run("init", "--quiet", "--template=")
@@ -99,6 +97,8 @@ async def fetch_git_code(folder: Path, address: GitAddress, ref: str, settings: 
             f"address: the repository was not fetched within {settings.timeout_s:.0f} s",
             hints=("clone it on your machine, and upload the folder",),
         ) from None
+    except GitFailed as failure:
+        raise failure.describe(GitRequest(address.url, ref, settings.max_bytes)) from None
     tree, left_out, pointers = await asyncio.to_thread(_pack, folder, listing)
     return GitCode(tree, commit, listing.submodules, left_out, pointers)
 
@@ -109,9 +109,9 @@ async def _fetch(git: _Git, address: GitAddress, ref: str) -> None:
         try:
             await git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", *target)
             return
-        except SpecError:
+        except GitFailed as failure:
             # A branch was moved between the list of the server's branches and the request of its commit.
-            if not git.lacks_commit or attempt == _FETCHES - 1 or _COMMIT.fullmatch(ref):
+            if not failure.lacks_commit or attempt == _FETCHES - 1 or FULL_COMMIT.fullmatch(ref):
                 raise
 
 
@@ -161,13 +161,10 @@ def _check_listing(listing: bytes, max_bytes: int) -> _CommitFiles:
 
 
 class _Git:
-    """Runs git in a folder. ref: for messages. lacks_commit: whether the last command failed because the
-    server of the repository does not have the commit."""
+    """Runs git in a folder."""
 
-    def __init__(self, folder: Path, address: GitAddress, ref: str, settings: GitSettings) -> None:
-        self._folder, self._url, self._ref = folder, address.url, ref
-        self._max_bytes = settings.max_bytes
-        self.lacks_commit = False
+    def __init__(self, folder: Path, address: GitAddress, settings: GitSettings) -> None:
+        self._folder = folder
         self._blocks = str(settings.max_bytes // _BLOCK_BYTES)
         self._environment = {
             **{name: os.environ[name] for name in (*_PASSED, *_PASSED_OF_GIT) if name in os.environ},
@@ -183,7 +180,7 @@ class _Git:
         }
 
     async def run(self, *arguments: str) -> bytes:
-        """Returns the output of a command. Raises SpecError if it fails, or prints too much."""
+        """Returns the output of a command. Raises GitFailed, and SpecError if it prints too much."""
         words = ["git", *(word for setting in _SETTINGS for word in ("-c", setting)), *arguments]
         folder = self._folder.parent
         # Files, not pipes: uvloop leaves the ends of its pipes open in the program that watches git, so they
@@ -198,49 +195,12 @@ class _Git:
                 os.close(watched)
                 os.close(held)
             if code:
-                self._fail(code, _begin(errors, _MAX_ERROR_BYTES).rstrip(b"\0").decode(errors="replace"))
-            text = _begin(output, _MAX_LISTING_BYTES + 1)
-        if len(text) > _MAX_LISTING_BYTES:
+                text = _begin(errors, _MAX_ERROR_BYTES).rstrip(b"\0")
+                raise GitFailed(code, text.decode(errors="replace"))
+            listing = _begin(output, _MAX_LISTING_BYTES + 1)
+        if len(listing) > _MAX_LISTING_BYTES:
             raise SpecError("address: the repository has too many files", hints=("upload a part of it",))
-        return text
-
-    def _fail(self, code: int, errors: str) -> NoReturn:
-        """Raises the error that the messages of git describe."""
-        lines = [line for line in errors.splitlines() if line.strip()]
-        reason = escape(lines[-1].removeprefix("fatal: ")[:300]) if lines else "git failed"
-        hints: tuple[str, ...] = (
-            "check the address and the branch",
-            "or clone it on your machine, and upload the folder",
-        )
-
-        def has(*texts: str) -> bool:
-            return any(text in line for line in lines for text in texts)
-
-        if has("No space left on device"):
-            raise StorageFull(
-                "address: the disk of the server has no space left for the repository",
-                hints=("free some space, or remove runs and datasets with `hop rm` and `hop dataset rm`",),
-            )
-        # of git, or of a program that it started, by the limit of the size of a file
-        if code == -signal.SIGXFSZ or has("died of signal 25", "File too large"):
-            raise SpecError(
-                f"address: the repository is larger than {format_bytes(self._max_bytes)}",
-                hints=("push data with `hop dataset push`, and keep the code apart",),
-            )
-        if has("could not read Username", "Authentication failed"):
-            reason = "it does not exist, or is private"
-        if has("couldn't find remote ref"):
-            reason = "it has no such branch or tag"
-            if not self._ref:
-                reason = "it is empty, or its default branch does not exist"
-                hints = ("name a branch", *hints[1:])
-            elif _SHORT_COMMIT.fullmatch(self._ref):
-                hints = ("give all 40 digits of a commit", *hints)
-        if has("not our ref", "unadvertised object"):
-            self.lacks_commit, reason = True, "it has no such commit"
-        if has("expected commit type", "Needed a single revision"):
-            reason = f"`{self._ref}` is no commit, but a folder or a file"
-        raise SpecError(f"address: {self._url} cannot be fetched: {reason}", hints=hints)
+        return listing
 
     async def _wait(self, words: Sequence[str], watched: int, output: BinaryIO, errors: BinaryIO) -> int:
         """Returns the exit status of git, which ends with the other end of the pipe `watched`."""
