@@ -17,7 +17,7 @@ _UPLOAD_HINT = "or clone it on your machine, and upload the folder"
 
 
 class GitRequest(NamedTuple):
-    """What was to be fetched. ref: "" for the default branch. max_bytes: of the files, and of the download."""
+    """What was to be fetched. ref: "" for the default branch. max_bytes: of the files and of the download."""
 
     url: str
     ref: str
