@@ -26,7 +26,6 @@ from hopyard.cli.terminal.chart import (
     Curve,
     clamp,
     draw_chart,
-    moving_average,
 )
 from hopyard.client.run_commands import list_run_commands
 from hopyard.client.run_lookup import get_run
@@ -34,6 +33,7 @@ from hopyard.client.system_usage import load_system_series
 from hopyard.config.key_values import format_value
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.metric_values import MetricValue, decode_value
+from hopyard.domain.moving_average import moving_average
 from hopyard.domain.name_pattern import compile_name_pattern
 from hopyard.domain.system_series import SYSTEM_PREFIX
 from hopyard.domain.text import escape

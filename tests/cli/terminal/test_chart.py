@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hopyard.cli.terminal.chart import ChartCell, Curve, choose_ticks, draw_chart, moving_average
+from hopyard.cli.terminal.chart import ChartCell, Curve, choose_ticks, draw_chart
 
 FINITE = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -75,14 +75,6 @@ def test_ticks_are_inside_and_rising(low: float, span: float, about: int) -> Non
     assert len(ticks) >= 2
     assert all(low <= tick <= high for tick in ticks)
     assert ticks == sorted(ticks)
-
-
-def test_moving_average_starts_without_bias_and_skips_gaps() -> None:
-    assert moving_average([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
-    result = moving_average([1.0, math.nan, 3.0], 0.5)
-    assert result[0] == 1.0
-    assert math.isnan(result[1])
-    assert 1.0 < result[2] < 3.0
 
 
 @pytest.mark.parametrize("unicode", [True, False])

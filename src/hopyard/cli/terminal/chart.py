@@ -113,19 +113,6 @@ def format_tick(value: float, span: tuple[float, float]) -> str:
     return f"{value:.{min(digits, 10)}g}"
 
 
-def moving_average(values: Sequence[float], weight: float) -> list[float]:
-    """Returns the exponential moving average, without its initial bias towards 0. Values that are not finite
-    pass unchanged."""
-    result, total, norm = [], 0.0, 0.0
-    for value in values:
-        if math.isfinite(value):
-            total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
-            result.append(total / norm)
-        else:
-            result.append(value)
-    return result
-
-
 def _value_range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     if high - low <= max(abs(high) * 1e-12, _MIN_DISTANCE):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
 
 from hopyard.domain.metric_values import decode_value
+from hopyard.domain.moving_average import moving_average
 from hopyard.errors import Conflict, SpecError
 from hopyard.server.other_servers import check_stored_locally
 from hopyard.server.report_export.axes import AxisText, fit_axis
@@ -134,18 +134,5 @@ def _mean(curves: Sequence[PlotCurve]) -> PlotCurve:
 def _smooth(curve: PlotCurve, weight: float) -> PlotCurve:
     if weight <= 0:
         return curve
-    y, low, high = (_smooth_values(values, weight) for values in (curve.y, curve.low, curve.high))
+    y, low, high = (moving_average(values, weight) for values in (curve.y, curve.low, curve.high))
     return PlotCurve(curve.label, curve.colour, curve.x, y, low, high)
-
-
-def _smooth_values(values: Sequence[float], weight: float) -> list[float]:
-    """Returns the exponential moving average with bias correction, as the charts of the web UI."""
-    smoothed, total, correction = list[float](), 0.0, 0.0
-    for value in values:
-        if math.isfinite(value):
-            total = weight * total + (1 - weight) * value
-            correction = weight * correction + (1 - weight)
-            smoothed.append(total / correction)
-        else:
-            smoothed.append(value)
-    return smoothed
