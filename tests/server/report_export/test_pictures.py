@@ -3,6 +3,9 @@ from __future__ import annotations
 import math
 from xml.etree.ElementTree import fromstring
 
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from hopyard.server.report_export.axes import PlotAxis, fit_axis, format_number
 from hopyard.server.report_export.pictures import (
     PlotCurve,
@@ -64,3 +67,12 @@ def test_pictures_are_well_formed_with_hostile_names() -> None:
     fromstring(draw_parallel([HOSTILE, "b"], lines, [PlotAxis(1, 2), PlotAxis(3, 3)], HOSTILE))
     fromstring(f"<p>{draw_histogram([0, 1, 3], [2, 1], HOSTILE)}</p>")
     assert draw_histogram([0, 1], [1, 2], "") == draw_histogram([0, 1], [math.nan], "") == ""
+
+
+@given(st.lists(st.floats(allow_nan=True), min_size=1, max_size=4), st.booleans(), st.integers(2, 12))
+@example([5e-324, 1e-323], False, 5)
+@example([-1.7e308, 1.7e308], False, 5)
+def test_ticks_of_any_values_are_on_the_axis(values: list[float], is_log: bool, count: int) -> None:
+    axis = fit_axis(values, is_log=is_log)
+    for place, text in () if axis is None else axis.ticks(count):
+        assert -1e-6 <= place <= 1 + 1e-6 and text

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.cli.terminal import console
-from hopyard.cli.terminal.chart import COLOURS, choose_ticks, format_tick
+from hopyard.cli.terminal.chart import COLOURS, format_tick
+from hopyard.domain.axis_ticks import choose_ticks
 from hopyard.errors import SpecError, UsageError
 from hopyard.studies.view.gantt import BREAK, Gantt, timeline_strips
 

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hopyard.domain.axis_ticks import choose_ticks
+
 MARKS = "ox+*#@%&"
 COLOURS = ("cyan", "yellow", "green", "red")
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x, row y of a cell
@@ -90,19 +92,6 @@ def draw_chart(
 def clamp(value: float) -> float:
     """Limits a finite value, so that the distance of two of them is finite."""
     return max(-_MAX_VALUE, min(value, _MAX_VALUE)) if math.isfinite(value) else value
-
-
-def choose_ticks(low: float, high: float, target_count: int, *, integers_only: bool = False) -> list[float]:
-    """Returns round values from `low` to `high`, roughly `target_count` of them, at least two. integers_only:
-    only whole numbers if there are any."""
-    raw = (high - low) / target_count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
-    if integers_only:
-        step = max(1.0, float(math.ceil(step)))
-    first = math.ceil(low / step - 1e-9)
-    ticks = [min(max(n * step, low), high) for n in range(first, math.floor(high / step + 1e-9) + 1)]
-    return ticks if len(ticks) >= (1 if integers_only else 2) else [low, high]
 
 
 def format_tick(value: float, span: tuple[float, float]) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from hopyard.config.units import format_time
+from hopyard.domain.axis_ticks import choose_ticks
 
 AxisText = Literal["number", "time", "duration"]
 _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -61,7 +62,9 @@ class PlotAxis:
         return format_number(value)
 
     def _scaled(self, value: float) -> float:
-        return math.log10(value) if self.is_log else value
+        return (
+            math.log10(value) if self.is_log else value / 2
+        )  # the largest floats have a finite distance then
 
 
 def fit_axis(values: Sequence[float], *, is_log: bool = False, text: AxisText = "number") -> PlotAxis | None:
@@ -76,10 +79,7 @@ def _round_ticks(low: float, high: float, count: int) -> list[float]:
     rough = (high - low) / count
     if not (math.isfinite(rough) and rough > 0):
         return [low, high]
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next((factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999), 10 * power)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{number * step:.12g}") for number in range(first, min(last, first + 50) + 1)]
+    return [float(f"{tick:.12g}") for tick in choose_ticks(low, high, count)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
